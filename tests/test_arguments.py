@@ -232,7 +232,7 @@ def test_numbers_of_numpy_are_taken_as_the_numbers_they_are(tmp_path: Path) -> N
         lr=np.float32(0.5),
         epochs=np.int8(1),
         batch_size=np.uint64(2),  # type: ignore[arg-type]
-        persistent_momentum=np.bool_(True),
+        keep_optimizer_state=np.bool_(True),
         momentum=np.array(0.5),  # type: ignore[arg-type]
     )
     fed = ct.data.federate("synthetic", np.int32(3), "iid", np.int64(5), size=np.int64(60), classes=np.int16(2))  # type: ignore[arg-type]
@@ -246,7 +246,7 @@ def test_numbers_of_numpy_are_taken_as_the_numbers_they_are(tmp_path: Path) -> N
     again = ct.load(run.save(tmp_path / "a"))
     assert again.config == run.config
     assert (run.config["seed"], run.config["rounds"], run.config["drop_messages"]) == (3, 1, 0.25)
-    assert type(run.config["settings"]["persistent_momentum"]) is bool
+    assert type(run.config["settings"]["keep_optimizer_state"]) is bool
 
 
 class Named(Protocol):

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 import coterie as ct
 from coterie.algorithms.dispfl import erk, random_scores, regrown
 from coterie.algorithms.fedrod import TwoHeads
-from coterie.algorithms.options import cosine
 from coterie.core import rng
 from coterie.core.errors import UserError
 from coterie.engines import Vectorized
+from coterie.local.optimizers import cosine
 from coterie.store import flatten
 from laws import COMMON
 from test_oracles import ENGINES, K_U, b, close, plain, s

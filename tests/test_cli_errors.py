@@ -116,7 +116,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "set-unknown": ("run fedavg --set lrr=1", ("'lrr'", "fedavg", "did you mean lr")),
     "set-ill-typed": ("run fedavg --set lr=abc", ("lr='abc'", "fedavg", "a number")),
     "set-fraction": ("run fedavg --set epochs=1.5", ("epochs='1.5'", "an integer")),
-    "set-no-switch": ("run fedavg --set persistent_momentum=1", ("persistent_momentum='1'", "true or false")),
+    "set-no-switch": ("run fedavg --set keep_optimizer_state=1", ("keep_optimizer_state='1'", "true or false")),
     "set-without-value": ("run fedavg --set lr", ("--set lr", "--set KEY=VALUE")),
     "set-without-key": ("run fedavg --set =3", ("''", "lr,")),
     "set-for-another-method": ("compare fedavg local --set fedper.lr=1", ("fedper.lr=1", "not among", "fedavg, local")),

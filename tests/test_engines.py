@@ -241,6 +241,7 @@ class Sums(NamedTuple):
     """A step that adds two fixed numbers of the same shape, one of them a thousandfold."""
 
     rates: tuple[float, ...] = ()
+    pace: None = None
     independent: bool = True
 
     def at(self, rates: Sequence[float | Tensor]) -> "Sums":
@@ -606,6 +607,7 @@ class Shift(NamedTuple):
     """A step that adds what is fixed, name by name."""
 
     rates: tuple[float, ...] = (1.0,)
+    pace: None = None
     independent: bool = True
 
     def at(self, rates: Any) -> "Shift":

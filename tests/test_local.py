@@ -1,5 +1,9 @@
 """The first formula against torch.optim.SGD, and the batches it sees."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -11,23 +15,57 @@ import coterie as ct
 from coterie.core.tensors import Tensors, split
 from coterie.data.batches import Amount, Batch, Batches, Samples, Stream
 from coterie.engines import Serial, Vectorized
-from coterie.local.steps import Carry, Descent, Frozen, ParamGroup, Phase, Sgd
+from coterie.engines.base import StepInfo
+from coterie.local.optimizers import Adam, Optimizer, Sgd
+from coterie.local.steps import Carry, Descent, Frozen, ParamGroup, Phase
 from coterie.models.model import Model, cross_entropy
 from toys import ZOO, experiment, net, ragged
 
 
-def torch_steps(module: nn.Module, batches: list[Batch], sgd: Sgd, trains: set[str]) -> nn.Module:
+class Setting(NamedTuple):
+    """An optimizer of ours, that of torch, and how far gradients are clipped; the rate is 0.1."""
+
+    ours: Optimizer
+    theirs: Callable[..., torch.optim.Optimizer]
+    clip: float | None = None
+
+
+def sgd(momentum: float = 0.0, decay: float = 0.0, clip: float | None = None) -> Setting:
+    return Setting(Sgd(momentum, decay), partial(torch.optim.SGD, momentum=momentum, weight_decay=decay), clip)
+
+
+def adam(decay: float = 0.0, clip: float | None = None, decoupled: bool = False, **other: Any) -> Setting:
+    theirs = torch.optim.AdamW if decoupled else torch.optim.Adam
+    ours = Adam(weight_decay=decay, decoupled=decoupled, **other)
+    return Setting(ours, partial(theirs, weight_decay=decay, **other), clip)
+
+
+SETTINGS = {
+    "plain": sgd(),
+    "momentum": sgd(0.9),
+    "decay": sgd(0.0, 0.05),
+    "all": sgd(0.9, 0.01, 0.5),
+    "clipped": sgd(0.5, 0.0, 1e-3),
+    # where a bias cannot matter, its gradient is rounding noise, which a small eps would amplify
+    "adam": adam(eps=1e-3),
+    "adam, decay": adam(0.3, 1e-3, betas=(0.7, 0.95), eps=1e-3),
+    "adamw": adam(0.3, decoupled=True, eps=1e-3),
+    "adamw, clipped": adam(0.3, 0.5, True, betas=(0.0, 0.5), eps=1e-3),
+}
+
+
+def torch_steps(module: nn.Module, batches: list[Batch], setting: Setting, trains: set[str]) -> nn.Module:
     """The same steps with PyTorch's own optimizer and clipping."""
     for name, p in module.named_parameters():
         p.requires_grad_(name in trains)
     moving = [p for p in module.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(moving, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay)
+    optimizer = setting.theirs(moving, lr=0.1)
     module.train()
     for batch in batches:
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(batch.x), batch.y).backward()
-        if sgd.clip is not None:
-            torch.nn.utils.clip_grad_norm_(moving, sgd.clip)
+        if setting.clip is not None:
+            torch.nn.utils.clip_grad_norm_(moving, setting.clip)
         optimizer.step()
     return module
 
@@ -36,9 +74,10 @@ def stream_of(samples: Samples, steps: int = 6, batch_size: int = 4) -> Stream:
     return Batches(samples, np.array([0]), Amount(steps=steps), batch_size, key=11).one(0)
 
 
-def walked(model: Model, phase: Phase, sgd: Sgd, stream: Stream) -> Tensors:
+def walked(model: Model, phase: Phase, setting: Setting, stream: Stream) -> Tensors:
     """One client's model after all its batches."""
-    step = Descent(phase, sgd, Serial().gradient(model.objective))
+    rates = (phase.lr,) if phase.group is None else (phase.lr, phase.group.lr)
+    step = Descent(phase, setting.ours, Serial().gradient(model.objective), rates, setting.clip)
     moving, frozen = split(model.start, phase.trains)
     running, rest = split(frozen, model.running)
     now = step.begin(Carry(moving, running, {}, torch.zeros(())))
@@ -49,13 +88,10 @@ def walked(model: Model, phase: Phase, sgd: Sgd, stream: Stream) -> Tensors:
 
 
 @pytest.mark.parametrize("kind", ZOO)
-@pytest.mark.parametrize(
-    "sgd",
-    [Sgd(0.1), Sgd(0.1, 0.9), Sgd(0.1, 0.0, 0.05), Sgd(0.1, 0.9, 0.01, 0.5), Sgd(0.1, 0.5, 0.0, 1e-3)],
-    ids=["plain", "momentum", "decay", "all", "clipped"],
-)
+@pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("part", ["everything", "head", "body"])
-def test_steps_equal_torch_optim(kind: str, sgd: Sgd, part: str) -> None:
+def test_steps_equal_torch_optim(kind: str, name: str, part: str) -> None:
+    setting = SETTINGS[name]
     fed, module = ragged(kind), net(kind)
     model = Model(module, cross_entropy)
     head = ct.algorithms.base.personal_names(module, "head")
@@ -64,24 +100,53 @@ def test_steps_equal_torch_optim(kind: str, sgd: Sgd, part: str) -> None:
     stream = stream_of(Samples(fed.x, fed.y, fed.train))
     for steps in range(1, stream.steps + 1):  # step by step
         first = Stream(stream.samples, stream.index[:steps], None, None, stream.widths[:steps])
-        phase = Phase(trains, Amount(steps=steps), sgd.lr)
-        mine = walked(model, phase, sgd, first)
-        theirs = torch_steps(net(kind), [first.batch(k) for k in range(steps)], sgd, set(trains))
+        phase = Phase(trains, Amount(steps=steps), 0.1)
+        mine = walked(model, phase, setting, first)
+        theirs = torch_steps(net(kind), [first.batch(k) for k in range(steps)], setting, set(trains))
         for name, value in (*theirs.named_parameters(), *theirs.named_buffers()):
             torch.testing.assert_close(mine[name], value, rtol=1e-12, atol=1e-13, msg=lambda m, n=name: f"{n}: {m}")
 
 
+@pytest.mark.parametrize("setting", [sgd(0.9, 0.2), adam(), adam(0.2), adam(0.2, decoupled=True)])
+def test_optimizers_follow_given_gradients_as_those_of_torch_do(setting: Setting) -> None:
+    """At another rate in every step; a parameter that a loss does not reach makes no step and is not counted."""
+    g = torch.Generator().manual_seed(0)
+    x = {k: torch.randn(3, generator=g, dtype=torch.float64) for k in ("often", "rarely")}
+    theirs = {k: v.clone().requires_grad_() for k, v in x.items()}
+    optimizer = setting.theirs(theirs.values(), lr=0.1)
+    reached = iter([True, False, True, True, False, True])
+    none = frozenset[str]()
+
+    def given_gradient(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
+        gradient = {k: torch.randn(3, generator=g, dtype=torch.float64) for k in x}
+        unreached = none if next(reached) else frozenset({"rarely"})
+        for k, v in theirs.items():
+            v.grad = None if k in unreached else gradient[k]
+        still = {k: torch.zeros_like(v) if k in unreached else v for k, v in gradient.items()}
+        return still, StepInfo(torch.zeros(()), {}, unreached)
+
+    step = Descent(Phase(frozenset(x), Amount(steps=6), 0.1), setting.ours, given_gradient, (0.1,))
+    now = step.begin(Carry(x, {}, {}, torch.zeros(())))
+    for k in range(6):
+        now = step.at([0.1 / (k + 1)])(now, Frozen({}, {}), Batch(torch.zeros(0), torch.zeros(0), None))
+        optimizer.param_groups[0]["lr"] = 0.1 / (k + 1)
+        optimizer.step()
+        for name, value in theirs.items():
+            torch.testing.assert_close(now.x[name], value.detach(), rtol=1e-13, atol=1e-14)
+
+
 @pytest.mark.parametrize("apart", [False, True])
-def test_groups_equal_those_of_torch_optim(apart: bool) -> None:
+@pytest.mark.parametrize("setting", [sgd(0.9, 0.2, 0.3), adam(0.2, 0.3), adam(0.2, 0.3, True)])
+def test_groups_equal_those_of_torch_optim(setting: Setting, apart: bool) -> None:
     """Another rate, and with it another decay; one norm for both, or each its own where the losses are apart."""
     fed, module = ragged("mlp"), net("mlp")
     model, theirs = Model(module, cross_entropy), net("mlp")
     head = ct.algorithms.base.personal_names(module, "head")
-    sgd = Sgd(0.1, 0.9, 0.2, 0.3, ParamGroup(head, 0.02, apart))
+    group = ParamGroup(head, 0.02, apart)
     stream = stream_of(Samples(fed.x, fed.y, fed.train))
-    mine = walked(model, Phase(frozenset(model.parameters), Amount(steps=6), 0.1, group=sgd.group), sgd, stream)
+    mine = walked(model, Phase(frozenset(model.parameters), Amount(steps=6), 0.1, group=group), setting, stream)
     own, rest = ([p for k, p in theirs.named_parameters() if (k in head) == wanted] for wanted in (True, False))
-    optimizer = torch.optim.SGD([{"params": own, "lr": 0.02}, {"params": rest}], lr=0.1, momentum=0.9, weight_decay=0.2)
+    optimizer = setting.theirs([{"params": own, "lr": 0.02}, {"params": rest}], lr=0.1)
     for k in range(stream.steps):
         batch = stream.batch(k)
         optimizer.zero_grad()
@@ -105,7 +170,7 @@ def test_what_is_held_has_no_share_in_the_norm() -> None:
     moving, frozen = split(model.start, body)
     g, _ = grad(moving, frozen, stream.batch(0))
     size = float(torch.cat([v.flatten() for v in g.values()]).norm())
-    moved = walked(model, Phase(body, Amount(steps=1), 1.0), Sgd(1.0, clip=0.5 * size), stream)
+    moved = walked(model, Phase(body, Amount(steps=1), 1.0), sgd(clip=0.5 * size), stream)
     step = torch.cat([(moved[k] - model.start[k]).flatten() for k in body])
     assert float(step.norm()) == pytest.approx(0.5 * size, rel=1e-5)
 

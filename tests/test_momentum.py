@@ -16,7 +16,7 @@ from test_oracles_papers import OWN, PUSH, column, shared_only
 from toys import Quadratic, experiment, golden, net, play, ragged, scattered
 
 ROUNDS, BETA = 3, 0.9
-LASTING: dict[str, Any] = {"momentum": BETA, "persistent_momentum": True}
+LASTING: dict[str, Any] = {"momentum": BETA, "keep_optimizer_state": True}
 
 
 def test_push_sum_keeps_the_momentum_of_numerators() -> None:
@@ -34,7 +34,7 @@ def test_push_sum_keeps_the_momentum_of_numerators() -> None:
         u, mu = PUSH @ u, PUSH @ mu
     close(state.x["u"], u)
     close(state.x["v"], v)
-    close(state.memory["u"], buffer_u)
+    close(state.memory["momentum"]["u"], buffer_u)
 
 
 @ENGINES
@@ -108,7 +108,7 @@ def test_dispfl_keeps_that_of_what_stays_alive() -> None:
     for i in range(n):
         for k, v in x[i].items():
             torch.testing.assert_close(now.state.x[k][i], v, rtol=1e-9, atol=1e-11)
-            torch.testing.assert_close(now.state.memory[k][i], memory[i][k], rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(now.state.memory["momentum"][k][i], memory[i][k], rtol=1e-9, atol=1e-11)
 
 
 def test_fedlmt_that_pushes_keeps_it_as_osgp_does() -> None:
@@ -118,19 +118,19 @@ def test_fedlmt_that_pushes_keeps_it_as_osgp_does() -> None:
     left = ct.algorithms.fedlmt(keep_layers=99, rank_ratio=1.0, **pushing, **same)
     right = ct.algorithms.osgp(**pushing, **same)
     one, other = (play(experiment(net("mlp"), ragged("mlp"), alg), 2).state for alg in (left, right))
-    assert any(v.any() for v in one.memory.values())
+    assert any(v.any() for v in one.memory["momentum"].values())
     for k, v in one.x.items():
         torch.testing.assert_close(v, other.x[k], rtol=1e-12, atol=1e-13)
 
 
 REFUSED: dict[str, Callable[[], Algorithm]] = {
-    "without momentum there is none": lambda: ct.algorithms.fedavg(momentum=0.0, persistent_momentum=True),
-    "scaffold": lambda: ct.algorithms.scaffold(persistent_momentum=True),
-    "narrow": lambda: ct.algorithms.heterofl(persistent_momentum=True),
+    "without momentum there is none": lambda: ct.algorithms.fedavg(momentum=0.0, keep_optimizer_state=True),
+    "scaffold": lambda: ct.algorithms.scaffold(keep_optimizer_state=True),
+    "narrow": lambda: ct.algorithms.heterofl(keep_optimizer_state=True),
 }
 
 
 @pytest.mark.parametrize("which", REFUSED)
 def test_elsewhere_it_is_refused(which: str) -> None:
-    with pytest.raises(UserError, match="persistent_momentum"):
+    with pytest.raises(UserError, match="keep_optimizer_state"):
         REFUSED[which]()

@@ -200,7 +200,7 @@ def test_a_run_remembers_and_goes_on(tmp_path: Any, monkeypatch: pytest.MonkeyPa
     append = RunFolder.append
 
     def fit(offline: float = 0.4, **settings: Any) -> ct.Run:
-        algorithm = alg.dfedavgm(topology="ring", participation=4, epochs=1, persistent_momentum=True)
+        algorithm = alg.dfedavgm(topology="ring", participation=4, epochs=1, keep_optimizer_state=True)
         model = ct.models.build("logreg", fed)
         return ct.fit(model, fed, algorithm, rounds=3, offline=offline, progress=False, **settings)
 

@@ -202,20 +202,20 @@ def test_learning_rate_falls_in_steps_as_torch_has_it() -> None:
     theirs = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
     schedule = torch.optim.lr_scheduler.MultiStepLR(theirs, [round(100 * m) for m in milestones], gamma=0.2)
     for t in range(100):
-        assert training.decayed(0.3, t, 100) == pytest.approx(schedule.get_last_lr()[0], rel=1e-12)
+        assert training.round_rates.rate(0.3, t, 100) == pytest.approx(schedule.get_last_lr()[0], rel=1e-12)
         theirs.step()
         schedule.step()
     fedbabu = ct.algorithms.fedbabu(lr_milestones=(0.5, 0.75))
     assert ct.algorithms.fedbabu(**fedbabu.settings).settings == fedbabu.settings
     both = Training().with_options({"lr_decay": 0.5, "lr_milestones": [0.5]})
-    assert [both.decayed(8.0, t, 4) for t in range(4)] == pytest.approx([8, 4, 0.2, 0.1])
+    assert [both.round_rates.rate(8.0, t, 4) for t in range(4)] == pytest.approx([8, 4, 0.2, 0.1])
     assert Training(lr_min=0.1).with_options({"lr_milestones": [0.5]}).lr_min is None
 
 
 @ENGINES
 def test_momentum_that_persists(engine: Any) -> None:
     """Two rounds of one step with a lasting buffer are one round of two steps."""
-    lasting = after(plain("local", steps=1, momentum=0.9, persistent_momentum=True), engine, 2)
+    lasting = after(plain("local", steps=1, momentum=0.9, keep_optimizer_state=True), engine, 2)
     close(lasting.x["u"], after(plain("local", steps=2, momentum=0.9), engine, 1).x["u"])
     fresh = after(plain("local", steps=1, momentum=0.9), engine, 2)
     close(fresh.x["u"], after(plain("local", steps=2), engine, 1).x["u"])

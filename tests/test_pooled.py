@@ -55,10 +55,10 @@ def test_a_round_is_as_many_gradients_as_one_of_all_clients_and_sends_nothing() 
 
 
 def test_engines_and_shards_agree() -> None:
-    e = pooled(Serial(), batch_size=4, epochs=2, persistent_momentum=True)
+    e = pooled(Serial(), batch_size=4, epochs=2, keep_optimizer_state=True)
     now, expected = e.run_round(play(e, 1), 1, evaluate=False)
     for engine in (Vectorized(3), graphed_for(2)):
-        other = pooled(engine, batch_size=4, epochs=2, persistent_momentum=True)
+        other = pooled(engine, batch_size=4, epochs=2, keep_optimizer_state=True)
         assert_close(other.saved(play(other, 2)), other.saved(now))
     shards = shards_of(e, SHARD_OF[5])
     conduct(shards, "start")

@@ -54,13 +54,13 @@ def on_a_ring(method: str) -> tuple[str, ...]:
 # And what a state can hold besides the models: momentum, absent clients, changing graphs.
 VARIANTS: dict[str, tuple[str, ...]] = {
     **{method: on_a_ring(method) for method in KILLED},
-    "fedavg-lasting-momentum": ("fedavg", "--set", "persistent_momentum=true", "--set", "participation=0.5"),
-    "fedper-lasting-momentum": ("fedper", "--set", "persistent_momentum=true", "--set", "participation=2"),
-    "dfedavgm-lasting-momentum": ("dfedavgm", "--topology", "random-pull:2", "--set", "persistent_momentum=true"),
+    "fedavg-lasting-momentum": ("fedavg", "--set", "keep_optimizer_state=true", "--set", "participation=0.5"),
+    "fedper-lasting-momentum": ("fedper", "--set", "keep_optimizer_state=true", "--set", "participation=2"),
+    "dfedavgm-lasting-momentum": ("dfedavgm", "--topology", "random-pull:2", "--set", "keep_optimizer_state=true"),
     "dfedalt-changing-graph": ("dfedalt", "--topology", "random:2", "--set", "lr_decay=0.5"),
     "osgp-scattered-and-offline": ("osgp", "--init", "per-client", "--offline", "0.4", "--topology", "random-push:2"),
     "fedavg-measured-rarely": ("fedavg", "--evaluate-every", "2", "--set", "participation=2"),
-    "fedamp-around-a-server": ("fedamp", "--set", "persistent_momentum=true"),
+    "fedamp-around-a-server": ("fedamp", "--set", "keep_optimizer_state=true"),
     "apfl-learning-shares": ("apfl", "--set", "alpha_lr=0.1", "--set", "participation=2"),
     "dfedavg-robust": ("dfedavg", "--topology", "ring", "--set", "robust=median"),
     "dfedavg-serial": ("dfedavg", "--topology", "ring", "--engine", "serial"),
@@ -423,7 +423,7 @@ FEDERATION = ct.data.federate("synthetic:size=400,classes=4", clients=4, partiti
 def fit(**options: Any) -> ct.Run:
     """A small run in this process."""
     module = ct.models.build("mlp", FEDERATION, seed=1)
-    algorithm = ct.algorithms.fedper(lr=0.05, batch_size=16, epochs=1, participation=0.5, persistent_momentum=True)
+    algorithm = ct.algorithms.fedper(lr=0.05, batch_size=16, epochs=1, participation=0.5, keep_optimizer_state=True)
     return ct.fit(module, FEDERATION, algorithm, rounds=3, seed=1, progress=False, **options)
 
 

@@ -17,6 +17,7 @@ from coterie.cli.presets import PRESETS
 from coterie.cli.request import RunPlan, check_settings
 from coterie.core.errors import UserError
 from coterie.core.tensors import leaves
+from coterie.local.optimizers import Sgd
 from coterie.recipes import load, names
 from coterie.training.client import client_tensors
 from toys import experiment, net, ragged
@@ -46,8 +47,15 @@ OTHER: dict[str, Any] = {
     "lr_min": 0.01,
     "lr_milestones": (0.125,),
     "lr_gamma": 0.5,
+    "lr_warmup": 2,
+    "lr_schedule": "exponential:0.5",
+    "optimizer": "adam",
+    "personal_optimizer": "adamw",
+    "betas": (0.5, 0.9),
+    "eps": 1e-3,
+    "micro_batch": 1,
     "momentum": 0.5,
-    "persistent_momentum": True,
+    "keep_optimizer_state": True,
     "weight_decay": 0.1,
     "clip": 0.01,
     "batch_size": 2,
@@ -193,9 +201,25 @@ def test_every_setting_is_used_or_refused(method: str) -> None:
     assert not unclear
 
 
+def plain() -> Sgd:
+    """An optimizer of one's own that takes no settings and carries nothing."""
+    return Sgd()
+
+
 # What has no part to play beside another setting: refused in a sentence that names it.
 IDLE: list[tuple[str, dict[str, Any], str]] = [
-    ("fedavg", {"momentum": 0.0, "persistent_momentum": True}, "persistent_momentum"),
+    ("fedavg", {"momentum": 0.0, "keep_optimizer_state": True}, "keep_optimizer_state"),
+    ("fedavg", {"optimizer": "adam", "momentum": 0.5}, "momentum"),
+    ("fedavg", {"optimizer": "test_settings:plain", "weight_decay": 0.1}, "weight_decay"),
+    ("dfedalt", {"betas": (0.5, 0.9), "topology": "ring"}, "betas"),
+    ("ditto", {"eps": 1e-3}, "eps"),
+    ("fedbabu", {"optimizer": "adamw", "finetune_momentum": 0.5}, "finetune_momentum"),
+    ("fedavg", {"micro_batch": 8, "batch_size": 8}, "micro_batch"),
+    ("dfedavgm-p", {"schedule": "joint", "personal_optimizer": "adam"}, "personal_optimizer"),
+    ("dfedalt", {"personal": "none", "personal_optimizer": "adam"}, "personal_optimizer"),
+    ("fedavg", {"optimizer": "test_settings:plain", "keep_optimizer_state": True}, "keep_optimizer_state"),
+    ("scaffold", {"optimizer": "adam"}, "optimizer"),
+    ("heterofl", {"capacities": "1-0.5", "optimizer": "adam", "keep_optimizer_state": True}, "keep_optimizer_state"),
     ("fedavg", {"epochs": 2, "steps": 3}, "epochs"),
     ("fedavg", {"lr_decay": 0.5, "lr_min": 0.1}, "lr_decay"),
     ("fedavg", {"lr_gamma": 0.5}, "lr_gamma"),
@@ -258,7 +282,8 @@ def test_what_another_setting_leaves_no_part_is_refused(method: str, settings: d
 
 
 def test_every_rule_is_tried() -> None:
-    tried = {(name, rule.because) for _, s, name in IDLE for rule in RULES if rule.idle(s) and name in rule.names}
+    with_sgd = [({"optimizer": "sgd", **s}, name) for _, s, name in IDLE]
+    tried = {(name, rule.because) for s, name in with_sgd for rule in RULES if rule.idle(s) and name in rule.names}
     assert {rule.because for rule in RULES} <= {because for _, because in tried} | {"only distill=deepest has one"}
 
 

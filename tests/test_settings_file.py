@@ -49,7 +49,7 @@ def test_in_python(two: Path) -> None:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    tables = {"dfedalt": {"lr": 1e-05, "epochs": 2, "clip": None, "personal": 'a"b\\ü', "persistent_momentum": True},
+    tables = {"dfedalt": {"lr": 1e-05, "epochs": 2, "clip": None, "personal": 'a"b\\ü', "keep_optimizer_state": True},
               "mine:fed_foo": {"lr_milestones": (0.5, 0.75)}}  # fmt: skip
     write_settings(tmp_path / "a.toml", tables, ["chosen by\nvalidation"])
     text = (tmp_path / "a.toml").read_text(encoding="utf-8")

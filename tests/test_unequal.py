@@ -545,7 +545,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no stages": (lambda: ("progfed", {}, "mlp"), "not built in stages"),
     "a regularizer": (lambda: ("fedlmt", {"regularizer": "frobenius"}, "mlp"), "frobenius=1e-4"),
     "an unknown term": (lambda: ("fedlmt", {"regularizer": "l3=1"}, "mlp"), "regularizer 'l3'"),
-    "lasting momentum": (lambda: ("fedhm", {"persistent_momentum": True}, "mlp"), "persistent_momentum"),
+    "lasting momentum": (lambda: ("fedhm", {"keep_optimizer_state": True}, "mlp"), "keep_optimizer_state"),
     "nothing to do": (lambda: ("fedlmt", {"capacities": "b4"}, "mlp"), "capacities=b4"),
 }
 

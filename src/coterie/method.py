@@ -29,10 +29,12 @@ What is here:
   one that does not, the setting robust is refused.
 * Wrappers: ``quantized`` messages, ``finetuned`` models, and ``around``, which makes such a wrapper.
 * From scratch: ``Round`` and ``Trained``, which the functions of a program take and return; ``message_of`` a model,
-  ``persistent`` momentum, ``look_up`` for corrections; ``Traffic``, ``load``, ``over``, ``gossiped``,
+  ``kept_state`` of optimizers, ``look_up`` for corrections; ``Traffic``, ``load``, ``over``, ``gossiped``,
   ``to_server`` and ``both_ways``, which count messages.
 * Unequal clients: a ``Submodel`` is the form of the model that some clients train, and ``Assigned`` says which clients
   do; a problem has a list of these for every round.
+* Optimizers: ``Optimizer``, the protocol of one's own, with its state in ``Slots``; ``Sgd`` and ``Adam``, which are two
+  of them; ``OptimizerLike``, the type of a setting that names one.
 * Tensors: ``Tensors``, ``Tree``; ``add``, ``sub``, ``mul``, ``norm``, ``dot``, ``split``, ``rows``, ``put``,
   ``replicate``, ``count``, ``floating``, ``zeros_like``.
 """
@@ -41,11 +43,13 @@ from . import topology
 from .algorithms.base import Algorithm, Assigned, Problem, Program, Round, Submodel, Trained, around
 from .algorithms.beside import Beside, apart, beside, second, second_names
 from .algorithms.bind import finetuned, quantized
+from .algorithms.kept import kept_state
 from .algorithms.method import method
 from .algorithms.options import (
     Count,
     Epochs,
     Fraction,
+    OptimizerLike,
     Options,
     Participation,
     Positive,
@@ -59,7 +63,7 @@ from .algorithms.peers import Peers, decentralized
 from .algorithms.pushsum import Pushed, push_sum
 from .algorithms.server import Server, both_ways, federated
 from .algorithms.traffic import Traffic, gossiped, load, over, to_server
-from .algorithms.update import LocalUpdate, look_up, message_of, persistent
+from .algorithms.update import LocalUpdate, look_up, message_of
 from .core.errors import UserError
 from .core.tensors import (
     Tensors,
@@ -81,6 +85,7 @@ from .data.batches import Amount, Batch
 from .engines.base import Grad, StepInfo
 from .exchange.mixing import average, gossip, interpolate, ratio, sums
 from .local.corrections import control_variate, debiased, few_samples, masked, proximal, sam
+from .local.optimizers import Adam, Optimizer, Sgd, Slots
 from .local.personal import Patterns
 from .local.steps import REFERENCE, Aux, Correction, ParamGroup, Phase
 from .models.model import Model
@@ -88,6 +93,7 @@ from .topology import Topology, TopologyLike
 
 __all__ = [
     "REFERENCE",
+    "Adam",
     "Algorithm",
     "Amount",
     "Assigned",
@@ -101,6 +107,8 @@ __all__ = [
     "Grad",
     "LocalUpdate",
     "Model",
+    "Optimizer",
+    "OptimizerLike",
     "Options",
     "ParamGroup",
     "Participation",
@@ -116,6 +124,8 @@ __all__ = [
     "Round",
     "SamForm",
     "Server",
+    "Sgd",
+    "Slots",
     "StepInfo",
     "Submodel",
     "Tensors",
@@ -145,6 +155,7 @@ __all__ = [
     "gossip",
     "gossiped",
     "interpolate",
+    "kept_state",
     "load",
     "look_up",
     "masked",
@@ -153,7 +164,6 @@ __all__ = [
     "mul",
     "norm",
     "over",
-    "persistent",
     "proximal",
     "push_sum",
     "put",

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.arguments import checked
 from ..core.errors import UserError, did_you_mean, unknown
-from ..core.custom import check_named, display_name, is_own, own_name
+from ..core.custom import CODE, check_named, display_name, is_own, own_name
 from ..core.settings_file import SettingsFile, read_settings
 from .custom import custom_builder
 from .settings import file_settings
@@ -139,10 +139,11 @@ def rebuild(name: str, trusted: Collection[str] = (), /, **settings: Any) -> Alg
     """Build the method that a file names: one of these, or code of one's own that the person has typed as well."""
     if not is_method(name) and name not in trusted:
         raise unknown("method", name, BUILDERS)
-    graph = own_name(settings.get("topology"))
-    if graph is not None and graph not in trusted:
-        raise UserError(
-            f"the topology {graph} is code of somebody's own, and a file does not decide what code runs here: if you "
-            f"know that code, add --trust {graph}"
-        )
+    for key in CODE:
+        own = own_name(settings.get(key))
+        if own is not None and own not in trusted:
+            raise UserError(
+                f"the {key} {own} is code of somebody's own, and a file does not decide what code runs here: if you "
+                f"know that code, add --trust {own}"
+            )
     return build(name, **settings)

@@ -22,6 +22,7 @@ COMMON = {
     "personal": 'The parameters that stay with their client: "head" or name patterns.',
     "personal_epochs": "Passes through the data in the personal phase; several: for as many equal groups of clients.",
     "personal_lr": "The learning rate of the personal phase.",
+    "personal_optimizer": "The optimizer of the personal phase; none: optimizer.",
     "personal_outer_lr": "The step size of the personal parts between rounds.",
     "personal_steps": "Batches in the personal phase, instead of epochs.",
     "rank_mode": '"channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1.',

@@ -13,6 +13,7 @@ from ..core.tensors import Tensors, add, count, put, replicate, rows, sub, tree_
 from ..local.steps import Phase
 from .base import Algorithm, ModelGroup, Problem, Program, Round, Trained, around
 from .beside import second_names
+from .kept import check_optimizers
 from .options import members, refuse_robust
 from .traffic import Traffic
 from .update import LocalUpdate, chunks, model_groups
@@ -30,6 +31,7 @@ def bind(algorithm: Algorithm, problem: Problem, absences: bool = False) -> Prog
     program = algorithm.bind(problem)
     _check_program(algorithm.name, program, problem)
     t = program.training
+    check_optimizers(t, program.phases, problem.model.start)
     if program.rule is None:
         refuse_robust(t, f"{algorithm.name} names none in its program (rule)")
     if t.finetune_epochs:

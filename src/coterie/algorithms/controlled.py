@@ -15,6 +15,9 @@ from ..data.batches import Stream
 from ..engines.base import Grad
 from ..exchange.mixing import average
 from ..local.corrections import CONTROL
+from ..local.optimizers import Slots
+from ..local.paces import pace_of
+from ..local.slices import Sliced
 from ..local.steps import Phase
 from .base import Problem, Program, Round, Trained
 from .options import Training, refuse_robust
@@ -28,7 +31,7 @@ class Controlled(NamedTuple):
 
     u: Tensors  # the shared part, on the server
     v: Tensors  # stacked: the personal parts
-    memory: Tensors  # empty: momentum is refused
+    memory: Slots  # empty: SGD without momentum has none
     c: Tensors  # the server's control variate: the mean of all c_i
     c_i: Tensors  # stacked: the clients' control variates
 
@@ -56,6 +59,8 @@ def controlled(
     def start_gradients(s: Controlled, r: Round) -> Controlled:
         """Set c_i to the mean gradient of the batches of a round, all at the start."""
         grad = r.engine.gradient(p.model.objective)
+        if t.micro_batch is not None:
+            grad = Sliced(grad, t.micro_batch)
         batches = r.batches(CONTROL_STREAM, t.amount, t.batch_size, t.replacement)
         c_i = r.map(lambda x, stream: mean_gradient(grad, names, x, stream), base.models(s), batches)
         return s._replace(c=r.engine.all_mean({k: v.mean(0) for k, v in c_i.items()}, len(p.local_clients)), c_i=c_i)
@@ -63,7 +68,7 @@ def controlled(
     def train(s: Controlled, r: Round) -> Trained:
         done, before = base.train(s, r), rows(s.c_i, r.members)
         moved = sub(replicate(split(s.u, names)[0], len(r.cohort)), split(done.models, names)[0])
-        lengths = done.steps * t.decayed(phase.lr, r.index, p.rounds)
+        lengths = walked(done.steps, t, r.index) * t.round_rates.rate(phase.lr, r.index, p.rounds)
         return with_control(done, before, from_steps(s.c, before, moved, lengths))
 
     def exchange(s: Controlled, trained: Trained, r: Round) -> Controlled:
@@ -82,6 +87,15 @@ def controlled(
         traffic=lambda s, r: both_ways(p, s.u | of_control(s.c), (), r),
         prepare=start_gradients if c_init == "gradient" else None,
     )
+
+
+def walked(steps: Tensor, t: Training, index: int) -> Tensor:
+    """Return the sum over each member's steps of the factors that ``lr_schedule`` has for them: without one, K."""
+    pace = pace_of(t.lr_schedule, index)
+    if pace is None:
+        return steps
+    factors = [0.0, *(pace(k) for k in range(int(steps.max())))]
+    return torch.tensor(factors, dtype=steps.dtype, device=steps.device).cumsum(0)[steps.long()]
 
 
 def with_control(done: Trained, before: Tensors, after: Tensors) -> Trained:
@@ -121,6 +135,11 @@ def mean_gradient(grad: Grad, names: frozenset[str], model: Tensors, stream: Str
 
 def check_plain(t: Training) -> None:
     """Refuse options with which (x - y_K) / (K lr) would not be the mean gradient."""
+    if t.optimizer != "sgd":
+        raise UserError(
+            "control variates are mean gradients that are read off the way of plain SGD, which another optimizer does "
+            "not go: leave optimizer out"
+        )
     for key in ("momentum", "weight_decay", "clip"):
         if getattr(t, key):
             raise UserError(f"control variates need plain SGD: leave {key} out")

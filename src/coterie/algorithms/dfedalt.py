@@ -8,6 +8,7 @@ from ..local.steps import Phase
 from .method import (
     Count,
     Epochs,
+    OptimizerLike,
     Options,
     Participation,
     Patterns,
@@ -34,6 +35,7 @@ def dfedalt(
     personal_lr: Rate = 0.001,
     personal_epochs: Epochs | None = 1,
     personal_steps: Count | None = None,
+    personal_optimizer: OptimizerLike | None = None,
     gossip_steps: Annotated[int, Range(1, 1000)] = 1,
     rho: Rate = 0.0,
     sam: SamForm = "plain",
@@ -59,7 +61,13 @@ def dfedalt(
     """
     v = p.personal(personal)
     phases = [
-        Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, stream=1),
+        Phase(
+            p.parameters & v,
+            Amount(personal_epochs, personal_steps),
+            personal_lr,
+            stream=1,
+            optimizer=personal_optimizer,
+        ),
         Phase(p.parameters - v, t.amount, t.lr, sharpness_aware(rho, sam, sam_eta)),
     ]
     return decentralized(p, phases, t, topology, p.names - v, participation, gossip_steps)

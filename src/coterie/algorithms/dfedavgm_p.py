@@ -8,6 +8,7 @@ from .fedavg_p import joint_phase
 from .method import (
     Count,
     Epochs,
+    OptimizerLike,
     Options,
     Participation,
     Patterns,
@@ -44,6 +45,7 @@ def dfedavgm_p(
     personal_lr: Rate | None = None,
     personal_epochs: Epochs | None = None,
     personal_steps: Count | None = None,
+    personal_optimizer: OptimizerLike | None = None,
     **options: Unpack[Options],
 ) -> Program[Peers]:
     """DFedAvgM-P: DFedAvgM with a personal head, trained together with the body or before it.
@@ -66,7 +68,7 @@ def dfedavgm_p(
     v, rate = p.personal(personal), t.lr if personal_lr is None else personal_lr
     joint = [joint_phase(p, t, personal, rate)]
     alternate = [
-        Phase(p.parameters & v, Amount(personal_epochs, personal_steps), rate, stream=1),
+        Phase(p.parameters & v, Amount(personal_epochs, personal_steps), rate, stream=1, optimizer=personal_optimizer),
         Phase(p.parameters - v, t.amount, t.lr),
     ]
     return decentralized(

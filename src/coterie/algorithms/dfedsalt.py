@@ -9,6 +9,7 @@ from ..local.steps import Phase
 from .method import (
     Count,
     Epochs,
+    OptimizerLike,
     Options,
     Participation,
     Patterns,
@@ -44,6 +45,7 @@ def dfedsalt(
     personal_lr: Rate = 0.001,
     personal_epochs: Epochs | None = 1,
     personal_steps: Count | None = None,
+    personal_optimizer: OptimizerLike | None = None,
     **options: Unpack[Options],
 ) -> Program[Peers]:
     """DFedSalt: DFedAlt with sharpness-aware steps on the part that is mixed.
@@ -70,7 +72,14 @@ def dfedsalt(
     v_sam = sharpness_aware(v_rho, sam, sam_eta) if sam_on != "shared" else ()
     u_sam = sharpness_aware(rho, sam, sam_eta) if sam_on != "personal" else ()
     phases = [
-        Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, v_sam, stream=1),
+        Phase(
+            p.parameters & v,
+            Amount(personal_epochs, personal_steps),
+            personal_lr,
+            v_sam,
+            stream=1,
+            optimizer=personal_optimizer,
+        ),
         Phase(p.parameters - v, t.amount, t.lr, u_sam),
     ]
     return decentralized(p, phases, t, topology, shared=p.names - v, participation=participation)

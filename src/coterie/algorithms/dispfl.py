@@ -16,6 +16,8 @@ from ..core.tensors import Tensors, Tree, floating, split, to_device, tree_map
 from ..data.batches import Amount, Integers, Stream
 from ..exchange.mixing import average
 from ..local.corrections import MASK, masked
+from ..local.optimizers import Slots, cosine
+from ..local.slices import Sliced
 from ..local.steps import Phase
 from .method import (
     Fraction,
@@ -30,7 +32,7 @@ from .method import (
     Training,
     method,
 )
-from .options import SAM_PAPER, cosine, refuse_robust
+from .options import SAM_PAPER, refuse_robust
 from .peers import decentralized
 from .traffic import Traffic, load, over
 
@@ -42,7 +44,7 @@ class Sparse(NamedTuple):
 
     x: Tensors  # the models, stored densely, zero where the mask is
     mask: Tensors  # which parameters are alive
-    memory: Tensors  # momentum of what is alive that outlives a round; empty unless asked for
+    memory: Slots  # of the optimizer, where it outlives a round; zero where nothing is alive
 
 
 def _check(t: Training) -> None:
@@ -98,7 +100,7 @@ def dispfl(
         score = random_scores(s.mask, p.seed, r) if regrow == "random" else gradient_sizes(p, done.models, t, r)
         moving = cosine(prune_rate, 0.0, r.index, p.rounds)
         mask = {k: regrown(done.models[k], m, moving, score[k]) for k, m in s.mask.items()}
-        memory = {k: v * (s.mask[k] & mask[k]) for k, v in done.private.items()}  # growing entries have none
+        memory = {slot: among(values, s.mask, mask) for slot, values in done.private.items()}
         return done._replace(private=(mask, memory), mass=alive(tree_map(torch.ones_like, done.sent), s.mask))
 
     def exchange(s: Sparse, trained: Trained, r: Round) -> Sparse:
@@ -112,6 +114,11 @@ def dispfl(
         return Traffic(over(r.W, load(sent, stacked=False, aside=-(-positions // 8))))
 
     return base._replace(init=init, train=train, exchange=exchange, traffic=traffic, topology=graph)
+
+
+def among(values: Tensors, before: Tensors, after: Tensors) -> Tensors:
+    """Set what an optimizer has of entries to zero unless they stay alive; a count of a parameter's steps stays."""
+    return {k: v * (before[k] & after[k]) if v.shape == after[k].shape else v for k, v in values.items()}
 
 
 def alive(x: Tensors, mask: Tensors) -> Tensors:
@@ -163,6 +170,8 @@ def gradient_sizes(p: Problem, models: Tensors, t: Training, r: Round) -> Tree:
     rounding noise, which differs from engine to engine and must not choose.
     """
     grad = r.engine.gradient(p.model.eval_objective)
+    if t.micro_batch is not None:
+        grad = Sliced(grad, t.micro_batch)
 
     def client(x: Tensors, stream: Stream) -> Tensors:
         g = grad(*split(x, p.parameters), stream.batch(0))[0] if stream.steps else split(x, p.parameters)[0]

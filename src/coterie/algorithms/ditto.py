@@ -5,18 +5,33 @@ from typing import Literal, NamedTuple, Unpack
 from ..core.tensors import Tensors, count, replicate, rows
 from ..data.batches import Amount
 from ..local.corrections import proximal
+from ..local.optimizers import Slots
 from ..local.steps import REFERENCE, Phase
 from .beside import Beside, beside
-from .method import Epochs, Options, Participation, Problem, Program, Rate, Round, Trained, Training, Weighting, method
+from .kept import kept_state
+from .method import (
+    Epochs,
+    OptimizerLike,
+    Options,
+    Participation,
+    Problem,
+    Program,
+    Rate,
+    Round,
+    Trained,
+    Training,
+    Weighting,
+    method,
+)
 from .server import federated
-from .update import LocalUpdate, persistent
+from .update import LocalUpdate
 
 
 class Personal(NamedTuple):
     """What clients keep beside the global model; stacked."""
 
     p: Tensors  # personal models, which never travel
-    memory: Tensors  # their momentum that outlives a round, if asked for
+    memory: Slots  # of their optimizer, where it outlives a round
 
 
 @method()
@@ -30,6 +45,7 @@ def ditto(
     weighting: Weighting = "uniform",
     personal_lr: Rate | None = None,
     personal_epochs: Epochs | None = None,
+    personal_optimizer: OptimizerLike | None = None,
     **options: Unpack[Options],
 ) -> Program[Beside]:
     """Ditto: FedAvg, and beside it personal models that stay near the global one.
@@ -43,6 +59,7 @@ def ditto(
         prox: "gradient": the pull is a part of the gradient; "split": a step of its own.
         personal_lr: The learning rate of the personal models; none: lr.
         personal_epochs: Passes of the personal models through the data; none: as many as the global one makes.
+        personal_optimizer: The optimizer of the personal models; none: optimizer.
 
     >>> ditto().settings["lam"]
     0.75
@@ -57,11 +74,12 @@ def ditto(
         amount=t.amount if personal_epochs is None else Amount(personal_epochs),
         lr=t.lr if personal_lr is None else personal_lr,
         corrections=proximal(lam, split=prox == "split"),
+        optimizer=personal_optimizer,
     )
     average, personal = federated(p, [main], t, p.names, participation, weighting), LocalUpdate(p, [own], t)
 
     def init(common: Tensors, each: Tensors) -> Beside:
-        memory: Tensors = replicate(persistent(t, [own], common), count(each))
+        memory: Slots = replicate(kept_state(t, [own], common), count(each))
         return Beside(average.init(common, each), Personal(each, memory))
 
     def train(s: Beside, r: Round) -> Trained:

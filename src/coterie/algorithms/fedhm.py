@@ -13,7 +13,7 @@ from .base import Submodel
 from .capacities import RANKS, shares
 from .lowrank import coefficients, regularized
 from .method import Options, Participation, Problem, Program, Training, Weighting, method
-from .options import LMT_PAPER, refuse_persistent
+from .options import LMT_PAPER, refuse_kept
 from .server import Server, federated
 from .update import assigned
 
@@ -21,7 +21,7 @@ from .update import assigned
 def check_products(t: Training, regularizer: str) -> None:
     """Refuse a regularizer that is no list of terms, and momentum of factors that are computed anew."""
     coefficients(regularizer)
-    refuse_persistent(t)
+    refuse_kept(t)
 
 
 @method(LMT_PAPER, check=check_products, submodel="rank by client")

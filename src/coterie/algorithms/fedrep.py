@@ -4,7 +4,20 @@ from typing import Unpack
 
 from ..data.batches import Amount
 from ..local.steps import Phase
-from .method import Count, Epochs, Options, Participation, Patterns, Problem, Program, Rate, Training, Weighting, method
+from .method import (
+    Count,
+    Epochs,
+    OptimizerLike,
+    Options,
+    Participation,
+    Patterns,
+    Problem,
+    Program,
+    Rate,
+    Training,
+    Weighting,
+    method,
+)
 from .server import Server, federated
 
 
@@ -19,6 +32,7 @@ def fedrep(
     personal_lr: Rate = 0.1,
     personal_epochs: Epochs | None = 10,
     personal_steps: Count | None = None,
+    personal_optimizer: OptimizerLike | None = None,
     **options: Unpack[Options],
 ) -> Program[Server]:
     """FedRep (FedAlt): first the personal head, then the shared body, which the server averages.
@@ -35,7 +49,13 @@ def fedrep(
     """
     v = p.personal(personal)
     phases = [
-        Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, stream=1),
+        Phase(
+            p.parameters & v,
+            Amount(personal_epochs, personal_steps),
+            personal_lr,
+            stream=1,
+            optimizer=personal_optimizer,
+        ),
         Phase(p.parameters - v, t.amount, t.lr),
     ]
     return federated(p, phases, t, p.names - v, participation, weighting)

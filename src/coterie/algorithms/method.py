@@ -27,6 +27,7 @@ from .options import (
     Count,
     Epochs,
     Fraction,
+    OptimizerLike,
     Options,
     Participation,
     Positive,
@@ -35,6 +36,7 @@ from .options import (
     SamForm,
     Training,
     Weighting,
+    refuse_stateless,
 )
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "Epochs",
     "Facts",
     "Fraction",
+    "OptimizerLike",
     "Options",
     "Participation",
     "Patterns",
@@ -148,6 +151,7 @@ def method(
             own = steps_or_epochs(accepted, defaults)
             usual = training if isinstance(training, Training) else call_by_name(training, own)
             t = usual.with_options(cast(Options, {k: v for k, v in settings.items() if k not in own}))
+            refuse_stateless(t, own.get("personal_optimizer"))
             if check is not None:
                 call_by_name(check, {**own, "t": t})
             if complete is not None:

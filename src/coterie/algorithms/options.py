@@ -1,10 +1,8 @@
 """The options that all methods have in common, and the types of settings with their ranges."""
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, cast, get_type_hints
 
-from ..core.annotations import LARGEST
 from ..core.annotations import Fraction as Fraction
 from ..core.annotations import Positive as Positive
 from ..core.annotations import Range as Range
@@ -14,7 +12,11 @@ from ..data.batches import Amount
 from ..engines.base import MixingRule
 from ..exchange.robust import RULES
 from ..local.corrections import SamForm as SamForm
-from ..local.steps import Phase, Sgd
+from ..local.optimizers import Optimizer, RoundRates
+from ..local.paces import PaceLike
+from ..local.parse import OptimizerLike as OptimizerLike
+from ..local.parse import build
+from ..local.steps import Phase
 
 Rate = Annotated[float, Range()]
 """A step size, a radius or a strength: a number that is not negative."""
@@ -42,12 +44,20 @@ class Options(TypedDict, total=False):
         lr_min: Where a cosine from each rate over all rounds ends, instead of the decay; no rate but 0 is below it.
         lr_milestones: Ascending fractions of the rounds after which the rates are multiplied by lr_gamma.
         lr_gamma: What lr_milestones multiply the rates by; 0.1 unless given.
-        momentum: The momentum of the local steps.
-        persistent_momentum: Whether momentum outlives a round, instead of a fresh buffer in every phase.
-        weight_decay: The L2 decay of the local steps.
+        lr_warmup: Rounds at the beginning in which every rate rises in equal steps; the next round has the whole rate.
+        lr_schedule: How all rates change from step to step of a round: "exponential:0.99", "milestones:10,gamma=0.5",
+            "cosine:50" or "warmup:5", counted in steps, or a function of the round and the step that returns a factor.
+        optimizer: "sgd", "adam" or "adamw", or a function of your own by name; Adam takes far lower rates than SGD.
+        momentum: The momentum of SGD in the local steps.
+        betas: How much Adam keeps of the mean of gradients and of their squares; none: 0.9,0.999.
+        eps: What Adam adds to the root of the squares; none: 1e-8.
+        keep_optimizer_state: Whether momentum, or what another optimizer carries, outlives a round, instead of a fresh
+            state in every phase.
+        weight_decay: The decay of the local steps: L2, but with adamw decoupled from the gradient.
         clip: The largest norm of a gradient, above 0; none: no clipping.
         batch_size: Samples in one batch; none: all that a client has. A last one of one sample is left out of its pass
             where a model cannot train on that, as some batch normalization cannot.
+        micro_batch: Samples whose gradient is computed at a time where a batch does not fit into memory; none: all.
         replacement: Whether every sample of a batch is drawn anew from all of the client's, instead of passes through
             the shuffled data; a batch may then have a sample twice.
         epochs: Passes through the data in one round; several: for as many equal groups of clients, unequally fast; no
@@ -58,7 +68,7 @@ class Options(TypedDict, total=False):
         finetune_epochs: Passes in which everybody tunes a copy of its model before it is measured and returned.
         finetune_lr: The rate of that tuning; none: lr.
         finetune_momentum: The momentum of that tuning; none: momentum.
-        finetune_weight_decay: The L2 decay of that tuning, which does not follow weight_decay.
+        finetune_weight_decay: The decay of that tuning, which does not follow weight_decay.
         finetune_clip: The largest norm of a gradient in that tuning, which does not follow clip; none: no clipping.
     """
 
@@ -67,11 +77,17 @@ class Options(TypedDict, total=False):
     lr_min: Rate | None
     lr_milestones: tuple[float, ...] | None
     lr_gamma: Rate | None
+    lr_warmup: Count
+    lr_schedule: PaceLike | None
+    optimizer: OptimizerLike
     momentum: Fraction
-    persistent_momentum: bool
+    betas: Annotated[tuple[float, ...], Range(0, 1, below=True)] | None
+    eps: Positive | None
+    keep_optimizer_state: bool
     weight_decay: Rate
     clip: Clip | None
     batch_size: Annotated[int, Range(1)] | None
+    micro_batch: Annotated[int, Range(1)] | None
     replacement: bool
     epochs: Epochs | None
     steps: Count | None
@@ -102,11 +118,17 @@ class Training(NamedTuple):
     lr_min: float | None = None
     lr_milestones: tuple[float, ...] | None = None
     lr_gamma: float | None = None
+    lr_warmup: int = 0
+    lr_schedule: PaceLike | None = None
+    optimizer: OptimizerLike = "sgd"
     momentum: float = 0.9
-    persistent_momentum: bool = False
+    betas: tuple[float, ...] | None = None
+    eps: float | None = None
+    keep_optimizer_state: bool = False
     weight_decay: float = 5e-4
     clip: float | None = 10.0
     batch_size: int | None = 128
+    micro_batch: int | None = None
     replacement: bool = False
     epochs: int | tuple[int, ...] | None = 5
     steps: int | None = None
@@ -139,8 +161,8 @@ class Training(NamedTuple):
         if options.get("lr_decay") is not None:
             options = {"lr_min": None, **options}
         training = self._replace(**with_milestones(options))
-        if training.persistent_momentum and not training.momentum:
-            raise UserError("persistent_momentum keeps a momentum that is 0: give momentum, as in momentum=0.9")
+        if training.betas is not None and len(training.betas) != 2:
+            raise UserError(f"betas={','.join(f'{b:g}' for b in training.betas)} are not two: give both, as 0.9,0.999")
         if training.replacement and training.batch_size is None:
             raise UserError("replacement draws the samples of a batch, and batch_size=none takes all: give batch_size")
         return training
@@ -165,36 +187,33 @@ class Training(NamedTuple):
         return Training(
             lr=self.lr if self.finetune_lr is None else self.finetune_lr,
             lr_decay=1.0,
+            optimizer=self.optimizer,
             momentum=self.momentum if self.finetune_momentum is None else self.finetune_momentum,
+            betas=self.betas,
+            eps=self.eps,
             weight_decay=self.finetune_weight_decay,
             clip=self.finetune_clip,
             batch_size=self.batch_size,
+            micro_batch=self.micro_batch,
             replacement=self.replacement,
             epochs=self.finetune_epochs,
         )
 
-    def sgd(self, phase: Phase, t: int, rounds: int) -> Sgd:
-        """Return the optimizer of a phase in round ``t`` of ``rounds``."""
-        group = None if phase.group is None else phase.group._replace(lr=self.decayed(float(phase.group.lr), t, rounds))
-        return Sgd(self.decayed(phase.lr, t, rounds), self.momentum, self.weight_decay, self.clip, group)
+    @property
+    def round_rates(self) -> RoundRates:
+        """How rates change from round to round."""
+        gamma = 1.0 if self.lr_gamma is None else self.lr_gamma
+        return RoundRates(self.lr_decay, self.lr_min, self.lr_milestones or (), gamma, self.lr_warmup)
 
-    def decayed(self, lr: float, t: int, rounds: int) -> float:
-        """Return a learning rate as it is in round ``t`` of ``rounds``; one of 0 stays 0, whatever lr_min is.
+    def steady(self) -> "Training":
+        """Return the same with rates that stay as they are at first."""
+        return self._replace(
+            lr_decay=1.0, lr_min=None, lr_milestones=None, lr_gamma=None, lr_warmup=0, lr_schedule=None
+        )
 
-        >>> [Training(lr_min=0.01).decayed(lr, t=9, rounds=10) > 0 for lr in (0.1, 0.0)]
-        [True, False]
-        """
-        if self.lr_min is not None:
-            return cosine(lr, self.lr_min, t, rounds) if lr else 0.0
-        passed = sum(t >= m * rounds - 1e-9 for m in self.lr_milestones or ())  # 0.07 * 100 is a little above 7
-        try:
-            lr = lr * self.lr_decay**t * (1.0 if self.lr_gamma is None else self.lr_gamma) ** passed
-        except OverflowError:
-            lr = math.inf
-        if lr > LARGEST:
-            growing = f"lr_decay={self.lr_decay:g}" if self.lr_decay > 1 else f"lr_gamma={self.lr_gamma}"
-            raise UserError(f"lr has grown beyond all numbers in round {t + 1}: choose {growing} lower")
-        return lr
+    def optimizer_of(self, phase: Phase) -> Optimizer:
+        """Return the optimizer of a phase."""
+        return build(self.optimizer if phase.optimizer is None else phase.optimizer, self._asdict())
 
 
 def members(participation: float | int, clients: int) -> int:
@@ -207,15 +226,6 @@ def members(participation: float | int, clients: int) -> int:
     if not 1 <= m <= clients:
         raise UserError(f"participation={participation} asks for {m} of {clients} clients: use a fraction up to 1.0")
     return m
-
-
-def cosine(start: float, end: float, t: int, rounds: int) -> float:
-    """Return the value in round ``t`` of half a cosine from ``start`` to ``end`` over all rounds.
-
-    >>> [cosine(0.5, 0.0, t, 100) for t in (0, 50)]
-    [0.5, 0.25]
-    """
-    return end + (start - end) / 2 * (1 + math.cos(math.pi * t / max(rounds, 1)))
 
 
 def with_milestones(options: Options) -> Options:
@@ -243,10 +253,16 @@ FLAT = SAM_PAPER._replace(clip=None)  # DFedSAM clips nothing
 LMT_PAPER = Training(lr_min=1e-4, clip=None, batch_size=64, epochs=1)
 
 
-def refuse_persistent(t: Training) -> None:
-    """Refuse momentum that outlives a round where a client's model changes its shape."""
-    if t.persistent_momentum:
-        raise UserError("this method sends other forms of the model in every round: leave persistent_momentum out")
+def refuse_stateless(t: Training, personal: OptimizerLike | None = None) -> None:
+    """Refuse to keep the state of SGD without momentum; ``personal``: the optimizer of a phase of its own."""
+    if t.keep_optimizer_state and t.optimizer == "sgd" and not t.momentum and personal in (None, "sgd"):
+        raise UserError("keep_optimizer_state keeps a momentum that is 0: give momentum, as in momentum=0.9")
+
+
+def refuse_kept(t: Training) -> None:
+    """Refuse an optimizer's state that outlives a round where a client's model changes its shape."""
+    if t.keep_optimizer_state:
+        raise UserError("this method sends other forms of the model in every round: leave keep_optimizer_state out")
 
 
 def refuse_robust(t: Training, because: str) -> None:
@@ -257,7 +273,7 @@ def refuse_robust(t: Training, because: str) -> None:
 
 def refuse_for_parts(t: Training) -> None:
     """Refuse what needs whole models where clients hold parts of one, others in every round."""
-    refuse_persistent(t)
+    refuse_kept(t)
     refuse_robust(t, "here clients hold parts of the model, so that an entry may have one value only")
 
 

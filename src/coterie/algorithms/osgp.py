@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core.tensors import Tensors, count
+from ..local.optimizers import Slots
 from ..local.steps import Phase
 from .method import Count, Options, Participation, Problem, Program, Round, TopologyLike, Trained, Training, method
 from .pushsum import mean_numerator, push_sum
@@ -48,7 +49,7 @@ class Late(NamedTuple):
 
     x: Tensors  # numerators
     mu: Tensor  # [n] push-sum weights
-    memory: Tensors  # momentum that outlives a round; empty unless asked for
+    memory: Slots  # of the optimizer, where it outlives a round
     flying: Tensors  # [n, tau, ...] numerators on their way to each client, the next to arrive first
     flying_mu: Tensor  # [n, tau] their weights
 

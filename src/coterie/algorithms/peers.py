@@ -8,19 +8,21 @@ from ..core.arguments import checked
 from ..core.errors import UserError
 from ..core.tensors import Tensors, count, replicate, split
 from ..exchange.mixing import gossip
+from ..local.optimizers import Slots
 from ..local.steps import Phase
 from ..topology import TopologyLike
 from .base import Problem, Program, Round, Trained
+from .kept import kept_state
 from .options import Training
 from .traffic import Traffic, gossiped, load
-from .update import NOTHING, AuxOf, LocalUpdate, Names, look_up, message_of, persistent
+from .update import NOTHING, AuxOf, LocalUpdate, Names, look_up, message_of
 
 
 class Peers(NamedTuple):
     """State without a server; every slot is stacked over the clients."""
 
     x: Tensors  # (u_i, v_i): shared and personal part of every client's model
-    memory: Tensors  # momentum that outlives a round; empty unless asked for
+    memory: Slots  # of the optimizers, where it outlives a round
 
 
 @checked("function")
@@ -54,7 +56,7 @@ def decentralized(
     message, rule = message_of(shared), training.rule
 
     def init(common: Tensors, each: Tensors) -> Peers:
-        return Peers(each, replicate(persistent(training, phases, common), count(each)))
+        return Peers(each, replicate(kept_state(training, phases, common), count(each)))
 
     def train(s: Peers, r: Round) -> Trained:
         return work.train(r, s.x, s.memory, message, look_up(aux, s, r))

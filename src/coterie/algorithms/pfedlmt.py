@@ -27,14 +27,14 @@ from .method import (
     Weighting,
     method,
 )
-from .options import LMT_PAPER, refuse_persistent
+from .options import LMT_PAPER, refuse_kept
 from .update import assigned
 
 
 def _check(t: Training, capacities: str, regularizer: str) -> None:
     refuse_changing("pfedlmt", capacities, "keeps a client's rank: new columns of its personal layers would stay zero")
     coefficients(regularizer)
-    refuse_persistent(t)
+    refuse_kept(t)
 
 
 def _largest(model: Model, capacities: str, keep_layers: int | str, regularizer: str, rank_mode: RankMode) -> Model:

@@ -8,18 +8,20 @@ import torch
 
 from ..core.errors import UserError
 from ..core.tensors import Tensors, replicate, rows
+from ..local.optimizers import Slots
 from ..local.steps import Phase
+from .kept import kept_state
 from .method import Options, Problem, Program, Round, Trained, Training, method
 from .options import refuse_robust
 from .traffic import Traffic
-from .update import LocalUpdate, persistent
+from .update import LocalUpdate
 
 
 class Pooled(NamedTuple):
     """State of pooled training; nothing of it belongs to a client."""
 
     u: Tensors  # the one model
-    memory: Tensors  # momentum that outlives a round; empty unless asked for
+    memory: Slots  # of the optimizer, where it outlives a round
 
 
 def _check(t: Training) -> None:
@@ -61,7 +63,7 @@ def pooled(p: Problem, t: Training, **options: Unpack[Options]) -> Program[Poole
         shared=p.names,
         phases=phases,
         training=t,
-        init=lambda common, each: Pooled(common, persistent(t, phases, common)),
+        init=lambda common, each: Pooled(common, kept_state(t, phases, common)),
         train=train,
         exchange=lambda s, trained, r: Pooled(*trained.private),
         models=lambda s: replicate(s.u, len(p.local_clients)),

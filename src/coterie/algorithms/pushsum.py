@@ -17,12 +17,14 @@ from ..core.tensors import Tensors, add, count, replicate, split
 from ..engines.base import Engine
 from ..exchange.mixing import sums
 from ..local.corrections import WEIGHT, debias, debiased
+from ..local.optimizers import Slots
 from ..local.steps import REFERENCE, Phase
 from ..topology import TopologyLike
 from .base import Problem, Program, Round, Trained
+from .kept import kept_state
 from .options import Training, refuse_robust
 from .traffic import Traffic, gossiped, load
-from .update import NOTHING, AuxOf, LocalUpdate, Names, look_up, message_of, persistent
+from .update import NOTHING, AuxOf, LocalUpdate, Names, look_up, message_of
 
 WEIGHT_BYTES = 8  # mu travels in double precision
 
@@ -32,7 +34,7 @@ class Pushed(NamedTuple):
 
     x: Tensors  # (u_i, v_i): biased numerators of the shared part, and personal parts
     mu: Tensor  # [n] push-sum weights, float64; u_i / mu_i is the model
-    memory: Tensors  # momentum of the numerators and personal parts that outlives a round; empty unless asked for
+    memory: Slots  # of the optimizers of numerators and personal parts, where it outlives a round
 
 
 @checked("function")
@@ -62,7 +64,7 @@ def push_sum(
 
     def init(common: Tensors, each: Tensors) -> Pushed:
         mu = torch.ones(count(each), dtype=torch.float64, device=next(iter(common.values())).device)
-        return Pushed(each, mu, replicate(persistent(training, phases, common), count(each)))
+        return Pushed(each, mu, replicate(kept_state(training, phases, common), count(each)))
 
     def train(s: Pushed, r: Round) -> Trained:
         done = work.train(r, s.x, s.memory, message, look_up(values, s, r))

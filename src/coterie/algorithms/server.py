@@ -6,11 +6,13 @@ from typing import NamedTuple
 from ..core.arguments import checked
 from ..core.tensors import Tensors, count, put, replicate, rows, split
 from ..exchange.mixing import average, interpolate
+from ..local.optimizers import Slots
 from ..local.steps import Phase
 from .base import Problem, Program, Round, Trained
+from .kept import kept_state
 from .options import Training, Weighting
 from .traffic import Traffic, load, to_server
-from .update import NOTHING, AuxOf, LocalUpdate, Names, look_up, message_of, persistent
+from .update import NOTHING, AuxOf, LocalUpdate, Names, look_up, message_of
 
 
 class Server(NamedTuple):
@@ -18,7 +20,7 @@ class Server(NamedTuple):
 
     u: Tensors  # the shared part, on the server
     v: Tensors  # stacked: the personal parts, on the clients
-    memory: Tensors  # stacked: momentum that outlives a round; empty unless asked for
+    memory: Slots  # stacked: of the optimizers, where it outlives a round
 
 
 @checked("function")
@@ -47,7 +49,7 @@ def federated(
 
     def init(common: Tensors, each: Tensors) -> Server:
         u, v = split(common, shared)[0], split(each, shared)[1]
-        return Server(u, v, replicate(persistent(training, phases, common), count(each)))
+        return Server(u, v, replicate(kept_state(training, phases, common), count(each)))
 
     def train(s: Server, r: Round) -> Trained:
         models = replicate(s.u, len(r.cohort)) | rows(s.v, r.members)

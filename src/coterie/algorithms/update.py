@@ -6,7 +6,7 @@ a client's submodel is extracted from the common model to be trained, measured, 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -28,10 +28,12 @@ from ..core.tensors import (
     rows,
     split,
     to_device,
-    zeros_like,
 )
 from ..data.batches import Integers, Samples
 from ..engines import Serial
+from ..local.optimizers import Optimizer, RoundRates, Slots, part_of, put_together
+from ..local.paces import pace_of
+from ..local.slices import Sliced
 from ..local.steps import REFERENCE, Aux, Carry, Descent, Frozen, Phase
 from ..models.model import Model
 from .base import Algorithm, Assigned, ModelGroup, Problem, Program, Round, Submodel, Trained
@@ -72,34 +74,49 @@ class LocalUpdate:
                     f"aux={{{name!r}: ...}}, or leave the correction out"
                 )
 
-    def run(self, r: Round, models: Tensors, memory: Tensors | None = None, aux: Aux = NOTHING) -> Trained:
-        """Run all phases from the stacked ``models``; the momentum is private, and nothing is sent yet."""
+    @cached_property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizer of each phase."""
+        return [self.training.optimizer_of(phase) for phase in self.phases]
+
+    @cached_property
+    def round_rates(self) -> RoundRates:
+        """How rates change from round to round."""
+        return self.training.round_rates
+
+    def run(self, r: Round, models: Tensors, memory: Slots | None = None, aux: Aux = NOTHING) -> Trained:
+        """Run all phases from the stacked ``models``; the optimizers' state is private, and nothing is sent yet."""
         looked_up = {REFERENCE: models, **aux}
         loss, steps = torch.zeros(len(r.cohort), device=r.samples.y.device), np.zeros(len(r.cohort))
         memory, passes = memory or {}, 0
-        for phase in self.phases:
+        t, rounds = self.training, self.problem.rounds
+        pace = None if t.lr_schedule is None else pace_of(t.lr_schedule, r.index)
+        grad = r.engine.gradient(self.problem.model.objective)
+        if t.micro_batch is not None:
+            grad = Sliced(grad, t.micro_batch)
+        for phase, optimizer in zip(self.phases, self.optimizers, strict=True):
             if not phase.trains:  # a phase that trains nothing is none
                 continue
-            t, size = self.training, None if phase.full_batch else self.training.batch_size
-            batches = r.batches(phase.stream, phase.amount, size, t.replacement)
-            sgd = t.sgd(phase, r.index, self.problem.rounds)
+            batches = r.batches(phase.stream, phase.amount, None if phase.full_batch else t.batch_size, t.replacement)
+            first = (phase.lr,) if phase.group is None else (phase.lr, phase.group.lr)
+            rates = tuple(self.round_rates.rate(lr, r.index, rounds) for lr in first)
             params, rest = split(models, phase.trains)
             running, rest = split(
                 rest, {*self.problem.model.running, *(name for c in phase.corrections for name in c.renews)}
             )
-            buffer = split(memory, phase.trains)[0]
-            step = Descent(phase, sgd, r.engine.gradient(self.problem.model.objective), persistent=bool(buffer))
+            state = part_of(memory, phase.trains) if memory else {}
+            step = Descent(phase, optimizer, grad, rates, t.clip, bool(state), pace)
             kind = torch.promote_types(next(iter(params.values())).dtype, torch.float32)
-            start = Carry(params, running, buffer, torch.zeros_like(loss, dtype=kind))
+            start = Carry(params, running, state, torch.zeros_like(loss, dtype=kind))
             frozen = Frozen(rest, {name: looked_up[name] for name in phase.needs})
             end: Carry = r.scan(step, start, frozen, batches)
-            models, memory = models | end.x | end.running, memory | end.buffer
+            models, memory = models | end.x | end.running, put_together(memory, end.opt) if end.opt else memory
             loss, steps = loss + end.loss, steps + batches.steps
             passes += reduce(lambda once, c: c.passes(once, batches), phase.corrections, batches.seen)
         made = torch.from_numpy(steps).to(loss, non_blocking=True)
         return Trained(models, {}, memory, loss / made, made, ((self.problem.model, passes),))
 
-    def train(self, r: Round, models: Tensors, memory: Tensors, message: Message, aux: Aux = NOTHING) -> Trained:
+    def train(self, r: Round, models: Tensors, memory: Slots, message: Message, aux: Aux = NOTHING) -> Trained:
         """Run all phases and send the ``message`` of the models; clients with submodels of their own train those.
 
         Those with equal shapes train side by side, one submodel after another. Nothing between two of them waits for
@@ -141,13 +158,6 @@ def look_up(aux: AuxOf, state: Any, r: Round) -> dict[str, Tree]:
 def message_of(shared: frozenset[str]) -> Message:
     """Return the function that takes the sent part of a model; integer buffers do not travel."""
     return lambda model: floating(split(model, shared)[0])
-
-
-def persistent(training: Training, phases: Sequence[Phase], model: Tensors) -> Tensors:
-    """Return the momentum that a client starts with, where it outlives the rounds."""
-    if not (training.persistent_momentum and training.momentum):
-        return {}
-    return zeros_like({k: v for k, v in model.items() if any(k in p.trains for p in phases)})
 
 
 def assigned(groups: Sequence[tuple[Share, Submodel]], r: Round) -> list[Assigned]:

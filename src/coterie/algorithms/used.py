@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..core.errors import UserError
+from ..local.parse import SETTINGS, taken
 from ..submodels.factors import LowRank, LowRankConv2d
 from ..submodels.lowrank import factorable
 from . import BUILDERS
@@ -46,8 +47,22 @@ def _between_peers(s: Settings) -> bool:
     return "weighting" in s and s.get("topology") is not None
 
 
-PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "personal_outer_lr", "personal_rho", "sam_on")
+def _large_slices(s: Settings) -> bool:
+    return None not in (s.get("micro_batch"), s.get("batch_size")) and s["micro_batch"] >= s["batch_size"]
+
+
+def _not_taken(name: str, *optimizers: str) -> Callable[[Settings], bool]:
+    """Tell whether none of the optimizers in these settings takes a setting; one that is not given is the main one."""
+    return lambda s: "optimizer" in s and all(name not in taken(s.get(k) or s["optimizer"]) for k in optimizers)
+
+
+PERSONAL = (
+    *("personal_lr", "personal_epochs", "personal_steps", "personal_outer_lr", "personal_rho", "sam_on"),
+    "personal_optimizer",
+)
 TUNING = ("finetune_lr", "finetune_momentum", "finetune_weight_decay", "finetune_clip")
+BOTH = ("optimizer", "personal_optimizer")
+OTHERS = "take an optimizer that does"
 SENT = ("gossip_steps", "tau", "quantize", "robust")
 NO_SERVER = "with a topology everybody takes part and no server weighs them"
 RULES = (
@@ -63,6 +78,13 @@ RULES = (
     Rule(("prune_rate", "regrow"), _is("density", 1), "density=1 leaves no place to move to", "lower density"),
     Rule(("regrow",), _is("prune_rate", 0), "prune_rate=0 moves nothing", "give prune_rate"),
     Rule(SENT, _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
+    Rule(("personal_optimizer",), _is("schedule", "joint"), "schedule=joint has one phase", "take schedule=alternate"),
+    Rule(("micro_batch",), _large_slices, "a batch has no more samples", "give less than batch_size"),
+    *(Rule((k,), _not_taken(k, *BOTH), f"the optimizer takes no {k}", OTHERS) for k in SETTINGS),
+    *(
+        Rule((f"finetune_{k}",), _not_taken(k, "optimizer"), f"the optimizer takes no {k}", OTHERS)
+        for k in ("momentum", "weight_decay")
+    ),
 )
 
 

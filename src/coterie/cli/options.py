@@ -149,6 +149,9 @@ class RunOptions(TrainingOptions, OfRuns):  # type: ignore[misc]
         "of all rounds) are for all clients, one after the other.",
         shows="that of the method",
     )
+    optimizer: str | None = option(
+        "What clients step with: sgd, adam or adamw, or module:function of your own.", shows="that of the method, sgd"
+    )
     ray_address: str | None = option("Of the Ray cluster, auto for this machine's.", shows="one is started for the run")
     workers: int | None = option("Of --engine ray.", min=1, max=WORKERS, shows="as many as there are cores")
     gpus_per_worker: float | None = option("Of --engine ray, such as 1 or 0.5.", min=0, max=WORKERS, usual=0.0)

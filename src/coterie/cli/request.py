@@ -18,6 +18,7 @@ from ..core.errors import UserError
 from ..core.spec import counted, parse, spelled
 from ..data import Federation
 from ..data.partition import NATURAL
+from ..local.parse import OPTIMIZERS
 from ..models.model import Model
 from ..recipes.changes import fit_topology
 from ..training.cluster import Cluster
@@ -28,7 +29,7 @@ from .options import RunOptions
 from .presets import PRESETS, Preset, models_for
 from .variations import builder_of, check_different, variation
 
-FLAGS = ("topology", "capacities")  # settings with an option of their own
+FLAGS = ("topology", "capacities", "optimizer")  # settings with an option of their own
 LOWERED = ("engine", "device", "precision", "select", "init", "loss")  # options of a few names in small letters
 
 
@@ -220,6 +221,7 @@ def spelled_options(options: RunOptions) -> RunOptions:
         "model": models.BUILDERS,
         "partition": (*data.PARTITIONS, NATURAL),
         "topology": topology.BUILDERS,
+        "optimizer": OPTIMIZERS,
     }
     texts: dict[str, Any] = {k: spelled(v, n) for k, n in known.items() if (v := getattr(options, k)) is not None}
     texts |= {k: v.lower() for k in LOWERED if (v := getattr(options, k)) is not None}

@@ -18,6 +18,7 @@ from typing import Any
 from .errors import UserError, unknown
 
 LONGEST = 100  # characters of a file name that are a method's
+CODE = ("topology", "optimizer", "personal_optimizer", "lr_schedule")  # settings that may name code of one's own
 _NAME = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*|[^:,]*\.py):[^\W\d]\w*")
 
 
@@ -146,7 +147,8 @@ def own_code(config: Mapping[str, Any]) -> list[str]:
     """
     metrics = [dict(metric).get("name") for metric in config.get("metrics") or ()]
     settings, data = dict(config.get("settings") or {}), dict(config.get("data") or {})
-    typed = (own_name(text) for text in (settings.get("topology"), data.get("partition"), data.get("source")))
+    texts = *(settings.get(name) for name in CODE), data.get("partition"), data.get("source")
+    typed = (own_name(text) for text in texts)
     named = config.get("method"), dict(config.get("model") or {}).get("module"), *metrics, *typed
     return [name for name in named if isinstance(name, str) and is_own(name)]
 

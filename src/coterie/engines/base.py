@@ -29,6 +29,9 @@ Grad = Callable[[Tensors, Tensors, Batch], tuple[Tensors, StepInfo]]
 Objective = Callable[[Tensors, Tensors, Batch], tuple[Tensor, StepInfo]]
 """(parameters, what is frozen, batch) -> (loss, info)."""
 
+Pace = Callable[[int], float]
+"""The number of a step, counted from 0 -> the factor of all rates in that step."""
+
 Statistic = Callable[[Tensors, Tensors], Tensor]
 """(what the receiver has, what the sender has sent) -> one number."""
 
@@ -58,8 +61,12 @@ class Step(Protocol):
     def rates(self) -> tuple[float | Tensor, ...]:
         """Numbers that change from round to round."""
 
+    @property
+    def pace(self) -> Pace | None:
+        """By what factor the rates change from step to step; None: they are the same in all of them."""
+
     def at(self, rates: Sequence[float | Tensor]) -> "Step":
-        """Return the same step with other rates."""
+        """Return the same step with other rates, without a pace."""
 
     @property
     def independent(self) -> bool:
@@ -73,6 +80,12 @@ class Step(Protocol):
 
     def end(self, carry: Tree, /) -> Tree:
         """Return what is left after the last step."""
+
+
+def rates_at(step: Step, k: int) -> list[float | Tensor]:
+    """Return the rates of the step number ``k``."""
+    factor = 1.0 if step.pace is None else step.pace(k)
+    return [rate * factor for rate in step.rates]
 
 
 class Engine(Protocol):
@@ -132,7 +145,8 @@ class InMemory(ABC):
         def every_batch(given: Tree, fixed: Tree, stream: Stream) -> Tree:
             carry = step.begin(given)
             for k in range(stream.steps):
-                carry = step(carry, fixed, stream.batch(k))
+                now = step if step.pace is None else step.at(rates_at(step, k))
+                carry = now(carry, fixed, stream.batch(k))
             return step.end(carry)
 
         return self.map(every_batch, given, fixed, batches, keys=keys)

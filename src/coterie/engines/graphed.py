@@ -20,7 +20,7 @@ from .base import Grad, InMemory, Objective, Step
 from .capture import Build, Play, PlayOver, Wanted, captured
 from .lanes import Lanes
 from .serial import Serial, may_be_last
-from .vectorized import Gradient, Vectorized, lift, write
+from .vectorized import Gradient, Vectorized, lift, paced, write
 
 
 class Graphed(InMemory):
@@ -71,7 +71,7 @@ class Graphed(InMemory):
                         stacked = tuple(aligned(programs[lane].fixed, fixed))
                     if not loaded:
                         programs[lane].load(step.rates, pick(stacked, who))
-                    done = programs[lane].run(carry, drawn, widths)
+                    done = programs[lane].run(carry, drawn, widths, paced(step, len(widths), programs[lane].rates))
                     part = rows(over(self.chunk, step.end)(done), slice(members))
                 if together is None:  # on the stream of those who will read it
                     together = tree_map(lambda v: v.new_empty(len(keys), *v.shape[1:]), part)
@@ -192,10 +192,12 @@ class RecordedStep:
             self.rates.copy_(torch.tensor(rates, dtype=self.rates.dtype), non_blocking=True)
         copy(leaves(self.fixed), fixed)
 
-    def run(self, carry: Tree, drawn: Tensors, widths: Sequence[int]) -> Tree:
-        """Carry clients through all their batches; what comes out is overwritten by the next ones."""
+    def run(self, carry: Tree, drawn: Tensors, widths: Sequence[int], rates: Tensor | None) -> Tree:
+        """Carry clients through all their batches, at rates by step if any; what comes out is overwritten."""
         self._copy(self.carry, carry)
-        for batch in each_step(drawn, widths):
+        for k, batch in enumerate(each_step(drawn, widths)):
+            if rates is not None:
+                self.rates.copy_(rates[k])
             shape = shapes(batch)
             if shape not in self._plays:
                 self._plays[shape] = self._first(shape, batch)

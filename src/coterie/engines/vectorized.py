@@ -15,7 +15,7 @@ from ..core.process_wide import ProcessWide
 from ..core.rng import torch_draws
 from ..core.tensors import Tensors, Tree, consecutive, leaves, pick, to_device, tree_map
 from ..data.batches import Batch, Batches, Integers
-from .base import Grad, InMemory, Objective, Step, StepInfo, name_owners
+from .base import Grad, InMemory, Objective, Step, StepInfo, name_owners, rates_at
 from .buckets import buckets
 from .layouts import CpuLayouts
 from .trace import TraceCache
@@ -50,7 +50,7 @@ class Vectorized(InMemory):
         """Run ``step`` through all batches of every client; rates are tensors, so that all rates are one program."""
         samples, timeless = batches.samples, step.at([0.0] * len(step.rates))
         kind = next(v.dtype for v in leaves((given, fixed)) if v.is_floating_point())
-        rates = torch.tensor(step.rates, dtype=kind, device=self.device)
+        constant = torch.tensor(step.rates, dtype=kind, device=self.device)
         name = timeless, id(samples.x), id(samples.y), samples.transform
 
         def stepped(carry: Tree, fixed: Tree, drawn: Tensors, rates: Tensor) -> Tree:
@@ -61,9 +61,10 @@ class Vectorized(InMemory):
         def one_chunk(which: Integers) -> Tree:
             block, frozen = batches.block(which), pick(fixed, which)
             carry = self._run(partial(lift, step.begin), (timeless, "begin"), pick(given, which))
+            rates = paced(step, block.steps, constant)
             for k, width in enumerate(block.widths):
                 drawn = {key: v[:, k, :width] for key, v in block.tensors.items()}
-                carry = self._run(stepped, name, carry, frozen, drawn, rates)
+                carry = self._run(stepped, name, carry, frozen, drawn, constant if rates is None else rates[k])
             return self._run(partial(lift, step.end), (timeless, "end"), carry)
 
         return self._together(one_chunk, [batches], keys)
@@ -123,6 +124,13 @@ class Gradient:
         found, loss, buffers = answer[2]
         g = {k: found[k] if k in found else torch.zeros_like(v) for k, v in x.items()}
         return g, StepInfo(loss, buffers, frozenset(x.keys() - found.keys()))
+
+
+def paced(step: Step, steps: int, like: Tensor) -> Tensor | None:
+    """Return [K, R] the rates of every step, on the device in one copy; None where they are the same in all."""
+    if step.pace is None:
+        return None
+    return torch.tensor([rates_at(step, k) for k in range(steps)]).view(steps, -1).to(like, non_blocking=True)
 
 
 def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:

@@ -15,62 +15,18 @@ from torch import Tensor
 from ..core.annotations import Example
 from ..core.arguments import checked_class
 from ..core.errors import UserError
-from ..core.tensors import Tensors, Tree, add, mul, norm, split, zeros_like
+from ..core.tensors import Tensors, Tree, norm, split
 from ..data.batches import Amount, Batch, Batches
-from ..engines.base import Grad, StepInfo
+from ..engines.base import Grad, Pace, StepInfo
+from .optimizers import Optimizer, Slots, part_of, put_together
 
 
 class ParamGroup(NamedTuple):
     """Parameters of a phase that have a learning rate of their own, as in the groups of ``torch.optim``."""
 
     names: frozenset[str]
-    lr: float | Tensor
+    lr: float
     clipped_alone: bool = False  # follows a loss of its own, so clipping takes the norm of its gradient by itself
-
-
-class Sgd(NamedTuple):
-    """One step of ``torch.optim.SGD`` (no dampening, no Nesterov), after clipping the norm of the gradient.
-
-    g <- g * min(1, clip / (|g| + 1e-6));  g <- g + weight_decay x;  b <- momentum b + g;  x <- x - lr b
-
-    A group has another lr, and with it another step along its decay; the norm is that of the whole gradient.
-    """
-
-    lr: float | Tensor
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float | None = None
-    group: ParamGroup | None = None  # what has another rate
-
-    @property
-    def rates(self) -> tuple[float | Tensor, ...]:
-        """The learning rates."""
-        return (self.lr,) if self.group is None else (self.lr, self.group.lr)
-
-    def at(self, rates: Sequence[float | Tensor]) -> "Sgd":
-        """Return it with other learning rates."""
-        return self._replace(lr=rates[0], group=None if self.group is None else self.group._replace(lr=rates[1]))
-
-    def step(self, x: Tensors, g: Tensors, buffer: Tensors) -> tuple[Tensors, Tensors]:
-        """Return the next point and the next momentum buffer."""
-        group = frozenset() if self.group is None else self.group.names
-        if self.clip is not None:
-            alone, rest = split(g, group if self.group is not None and self.group.clipped_alone else ())
-            short: Tensors = {}
-            for part in (alone, rest):
-                if part:
-                    short |= mul(part, (self.clip / (norm(part) + 1e-6)).clamp(max=1.0))
-            g = {k: short[k] for k in g}
-        if self.weight_decay:
-            g = add(g, x, self.weight_decay)
-        if self.momentum:
-            g = add(mul(buffer, self.momentum), g)
-        buffer = g if self.momentum else {}
-        if self.group is None:
-            return add(x, g, -self.lr), buffer
-        own, rest = split(x, group)
-        moved = add(own, g, -self.group.lr) | add(rest, g, -self.lr)
-        return {k: moved[k] for k in x}, buffer
 
 
 Aux = Mapping[str, Tree]
@@ -111,6 +67,7 @@ class Phase:
     stream: int = 0  # 0: the main batches, 1: those of a personal phase
     group: ParamGroup | None = None  # of what is trained: this has another rate
     full_batch: bool = False  # every step sees all samples of the client
+    optimizer: str | Optimizer | None = None  # instead of that of the training
 
     def __post_init__(self) -> None:
         given: object = self.corrections
@@ -132,7 +89,7 @@ class Carry(NamedTuple):
 
     x: Tensors  # the parameters that the phase trains
     running: Tensors  # running statistics, and what corrections renew
-    buffer: Tensors  # momentum; empty at the begin and at the end of a phase, unless it outlives the round
+    opt: Slots  # of the optimizer; empty at the begin and at the end of a phase, unless it outlives the round
     loss: Tensor  # summed over the steps
 
 
@@ -144,21 +101,25 @@ class Frozen(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """One client's step x <- x - lr * direction(x, batch) of a phase."""
+    """One client's step along direction(x, batch) in a phase, after clipping the norm of the direction.
+
+    g <- direction(x, batch);  g <- g * min(1, clip / (|g| + 1e-6));  x <- the optimizer's step along g
+
+    A group of parameters steps at the second of the rates; the norm is that of the whole direction, unless the group
+    is clipped alone.
+    """
 
     phase: Phase
-    sgd: Sgd
+    optimizer: Optimizer
     grad: Grad
-    persistent: bool = False  # whether momentum outlives the round
-
-    @property
-    def rates(self) -> tuple[float | Tensor, ...]:
-        """The learning rates."""
-        return self.sgd.rates
+    rates: tuple[float | Tensor, ...]  # of the phase, and of its group if it has one
+    clip: float | None = None
+    persistent: bool = False  # whether the optimizer's state outlives the round
+    pace: Pace | None = None
 
     def at(self, rates: Sequence[float | Tensor]) -> "Descent":
-        """Return it with other learning rates."""
-        return self._replace(sgd=self.sgd.at(rates))
+        """Return it with other learning rates, the same in every step."""
+        return self._replace(rates=tuple(rates), pace=None)
 
     @property
     def independent(self) -> bool:
@@ -166,30 +127,54 @@ class Descent(NamedTuple):
         return False
 
     def begin(self, carry: Carry) -> Carry:
-        """Start with a momentum buffer of zeros, unless an earlier round left one."""
-        if carry.buffer or not self.sgd.momentum:
-            return carry
-        return carry._replace(buffer=zeros_like(carry.x))
+        """Start with the optimizer's first state, unless an earlier round left one."""
+        return carry if carry.opt else carry._replace(opt=self.optimizer.init(carry.x))
 
     def __call__(self, carry: Carry, frozen: Frozen, batch: Batch) -> Carry:
         """Take one step."""
-        direction = self.grad
+        direction, (x, running, opt, loss) = self.grad, carry
         for correction in self.phase.corrections:
             direction = correction.direction(direction, frozen.aux)
-        found = direction(carry.x, frozen.rest | carry.running, batch)
+        found = direction(x, frozen.rest | running, batch)
         if not isinstance(found, tuple) or not isinstance(found[-1], StepInfo):  # by a correction of one's own
             raise UserError(
                 f"the direction of a correction returned a {type(found).__name__}: return what is followed and what "
                 "the gradient told beside it, as in `return g, info`"
             )
         g, info = found
-        x, buffer = self.sgd.step(carry.x, g, carry.buffer)
-        if info.unreached:  # as in ``torch.optim``: without a gradient, neither decay nor momentum moves a parameter
-            x, buffer = (new | split(old, info.unreached)[0] for new, old in ((x, carry.x), (buffer, carry.buffer)))
+        if self.clip is not None:
+            g = clipped(g, self.clip, self.phase.group)
+        if self.phase.group is None:
+            x, opt = self.optimizer.step(x, g, opt, self.rates[0])
+        else:
+            x, opt = self._by_groups(x, g, opt, self.phase.group.names)
+        if info.unreached:  # as in ``torch.optim``: what has no gradient neither moves nor changes its state
+            x = x | split(carry.x, info.unreached)[0]
+            opt = put_together(opt, part_of(carry.opt, info.unreached))
         for correction in self.phase.corrections:
-            x = correction.after_step(x, frozen.aux, self.sgd.lr)
-        return Carry(x, carry.running | info.buffers, buffer, carry.loss + info.loss)
+            x = correction.after_step(x, frozen.aux, self.rates[0])
+        return Carry(x, running | info.buffers, opt, loss + info.loss)
+
+    def _by_groups(self, x: Tensors, g: Tensors, opt: Slots, names: frozenset[str]) -> tuple[Tensors, Slots]:
+        """Return the next point and state where a group of parameters has another rate."""
+        new, state = dict(x), opt
+        for part, lr in zip(split(x, names), reversed(self.rates), strict=True):
+            if part:
+                moved, after = self.optimizer.step(part, {k: g[k] for k in part}, part_of(opt, part), lr)
+                new, state = new | moved, put_together(state, after)
+        return new, state
 
     def end(self, carry: Carry) -> Carry:
-        """Drop the momentum unless the next round goes on with it."""
-        return carry if self.persistent else carry._replace(buffer={})
+        """Drop the optimizer's state unless the next round goes on with it."""
+        return carry if self.persistent else carry._replace(opt={})
+
+
+def clipped(g: Tensors, clip: float, group: ParamGroup | None) -> Tensors:
+    """Return g * min(1, clip / (|g| + 1e-6)); a group that follows a loss of its own has a norm of its own."""
+    alone, rest = split(g, group.names if group is not None and group.clipped_alone else ())
+    short: Tensors = {}
+    for part in (alone, rest):
+        if part:
+            scale = (clip / (norm(part) + 1e-6)).clamp(max=1.0)
+            short |= {k: v * scale for k, v in part.items()}
+    return {k: short[k] for k in g}

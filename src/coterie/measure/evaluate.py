@@ -73,6 +73,7 @@ class Answers:
     model: Model
     metrics: Metrics
     rates: tuple[float, ...] = ()
+    pace: None = None
     independent: bool = True  # padding has no part in what is kept
 
     def at(self, rates: Sequence[float | Tensor]) -> "Answers":

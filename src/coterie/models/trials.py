@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.errors import UserError
 from ..core.rng import torch_draws
@@ -47,6 +48,19 @@ def padding_matters(model: Model, batch: Batch, targets: Tensor) -> bool:
         except Exception:
             works = False  # a model may take no weights like these: then its own have told what can be known
         return works and not _padded_alike(model, other, batch, targets, seed, APART)
+
+
+def slices_matter(model: Model, batch: Batch, targets: Tensor) -> bool:
+    """Return whether the gradient of a batch may differ from the mean of those of its slices, for a few trials.
+
+    It does where padding matters, because the loss is not the mean of what samples have alone, and where a forward pass
+    takes statistics of its batch, or writes into buffers, which would go as many times as there are slices.
+    """
+    if any(isinstance(m, _BatchNorm) for m in model.module.modules()) or padding_matters(model, batch, targets):
+        return True
+    with torch.no_grad(), torch_draws(0, batch.y.device):
+        after = model.objective(*split(model.start, model.parameters), _copy(batch))[1].buffers
+    return not all(torch.equal(v, model.start[k]) for k, v in after.items())
 
 
 def _moved(model: Model) -> Tensors:

@@ -16,7 +16,7 @@ from ..algorithms.settings import parameters_of
 from ..algorithms.used import check_used
 from ..core import files
 from ..core.annotations import shown
-from ..core.custom import display_name, import_function, is_own
+from ..core.custom import CODE, display_name, import_function, is_own
 from ..core.errors import UserError, in_one_line
 from ..core.spec import Spec, bind
 from ..core.tensors import as_bytes
@@ -49,8 +49,7 @@ def algorithm(config: PeerConfig) -> Algorithm:
     if "topology" not in takes and not is_own(method):  # the program of one's own method says itself what it needs
         raise UserError(f"{config.path}, [federation]: {_needs_server(display_name(method))}")
     _check_simulated(where, settings)
-    if isinstance(settings.get("topology"), str):
-        settings["topology"] = config.code(settings["topology"])
+    settings |= {k: config.code(v) for k in CODE if isinstance(v := settings.get(k), str)}
     try:
         made = builder(**bind("method", Spec(method, (), settings), takes))
         check_used(made)

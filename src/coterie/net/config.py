@@ -8,12 +8,14 @@ from typing import Any, TypeVar, get_type_hints
 
 from .. import data, models, topology
 from ..core.annotations import Fraction, Positive, PositiveInt, shown
-from ..core.custom import check_named, own_name
+from ..core.custom import CODE, check_named, own_name
 from ..core.errors import UserError, did_you_mean
 from ..core.files import user_path
 from ..core.schema import Select
 from ..core.settings_file import read_toml
 from ..core.spec import convert, parse, parse_seconds, spelled, whole_number
+from ..local.paces import PACES
+from ..local.parse import OPTIMIZERS
 from .address import LOOPBACK, Address, address
 from .certificates import check_name
 from .kept import check_kept
@@ -128,9 +130,9 @@ class PeerConfig:
     @property
     def shared_code(self) -> list[str]:
         """The code of somebody's own that all members have agreed on, by name."""
-        shared, graph = self.federation, self.settings.get("topology")
+        shared, known = self.federation, {*topology.BUILDERS, *OPTIMIZERS, *PACES}
         found = [own_name(shared.method), _own(shared.model, models.BUILDERS), *map(own_name, self.metric)]
-        return [name for name in (*found, _own(graph, topology.BUILDERS)) if name is not None]
+        return [name for name in (*found, *(_own(self.settings.get(k), known) for k in CODE)) if name is not None]
 
     @property
     def own_loader(self) -> str | None:

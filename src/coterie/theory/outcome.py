@@ -79,7 +79,9 @@ def plain_sgd(t: Training) -> Condition:
     """Return the condition of all theorems: plain SGD with constant rates."""
     changed = [k for k in ("momentum", "weight_decay", "clip", "quantize", "robust") if getattr(t, k)]
     changed += ["lr_decay"] if t.lr_decay != 1.0 else []
-    changed += [k for k in ("lr_min", "lr_milestones") if getattr(t, k) is not None]
+    changed += [k for k in ("lr_min", "lr_milestones", "lr_schedule") if getattr(t, k) is not None]
+    changed += ["lr_warmup"] if t.lr_warmup else []
+    changed += ["optimizer"] if t.optimizer != "sgd" else []
     return Condition(
         "plain SGD at constant rates, all numbers sent and averaged", not changed, f"leave {', '.join(changed)} out"
     )

@@ -19,6 +19,7 @@ from ..store import flatten
 from .cluster import Cluster
 from .exchange_checks import check_exchange
 from .first import PER_CLIENT, everybodys
+from .model_check import check_slices
 
 SPACIOUS = 8  # times as much memory as all models take is enough for any method
 
@@ -34,6 +35,8 @@ def check_asked(e: "Experiment") -> None:
     _check_rates(e)
     _check_lengths(e)
     _check_small_batches(e)
+    if e.program.training.micro_batch is not None:
+        check_slices(e.model, e.federation)
     tried = [
         len(e.tests.y),
         int(e.tests.sizes.sum()),

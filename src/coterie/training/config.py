@@ -22,6 +22,8 @@ from ..core.tensors import as_bytes
 from ..core.units import metrics_of
 from ..data import Federation
 from ..data.inputs import names_of, shape_as_json, type_names
+from ..local.paces import PACES
+from ..local.parse import OPTIMIZERS, named
 from ..measure.metric import BUILT_IN
 from ..models.losses import LOSSES, name_of_loss
 from ..models.model import Model, frozen_parameters
@@ -136,6 +138,8 @@ def _own_fields(config: Config) -> list[str]:
         "data": "source" in config["data"],
         "a loss": config["loss"].replace("_", "-") in LOSSES,
         "a metric": all(m["name"] in BUILT_IN or is_own(m["name"]) for m in metrics_of(config)),
+        "an optimizer": all(named(config["settings"].get(k), OPTIMIZERS) for k in ("optimizer", "personal_optimizer")),
+        "a schedule": named(config["settings"].get("lr_schedule"), PACES),
     }
     return [field for field, holds in known.items() if not holds]
 
@@ -179,6 +183,8 @@ def _as_json(value: Any) -> Any:
     """Return a setting as JSON: a topology by its text, patterns as a list."""
     if isinstance(value, Topology):
         return value.name
+    if not isinstance(value, str) and callable(getattr(value, "step", None)):
+        return _name(value)  # an optimizer, which may be a tuple
     return list(value) if isinstance(value, tuple) else value if not callable(value) else _name(value)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ..algorithms.base import ModelGroup, Program, Round
+from ..algorithms.options import Training
 from ..algorithms.update import model_groups
 from ..core.errors import UserError
 from ..core.rng import torch_draws
@@ -16,6 +17,7 @@ from ..data import Federation
 from ..data.batches import Amount, Batch, Batches
 from ..engines.base import Engine
 from ..engines.serial import Serial
+from ..local.steps import Correction, Phase
 from ..measure.evaluate import sample_statistics
 from ..models.model import Model
 from ..models.trials import is_known_code
@@ -78,23 +80,31 @@ def _begun(e: Experiment, r: Round) -> tuple[Program[Any], Any]:
     return program, state if program.prepare is None else program.prepare(state, r)
 
 
+def parts_of(phase: Phase, t: Training) -> tuple[object, ...]:
+    """Return what a step of a phase runs besides the model and its loss."""
+    return (*phase.corrections, t.optimizer_of(phase))
+
+
 def check_corrections(e: Experiment) -> None:
-    """Refuse corrections of one's own that go another way when they are asked again: engines may ask once for many.
+    """Refuse corrections and optimizers of one's own that go another way the next time: engines ask once for many.
 
     Two clients take their first steps twice. What torch draws is the same each time.
     """
-    own = [c for phase in e.program.phases for c in phase.corrections if not is_known_code(c)]
+    t = e.program.training
+    own = [part for phase in e.program.phases for part in parts_of(phase, t) if not is_known_code(part)]
     if not own:
         return
     r = first_steps(e, Serial(e.federation.y.device))
     program, state = _begun(e, r)
     first, second = (program.train(state, r).models for _ in range(2))
     if any(not torch.allclose(v, second[k], rtol=1e-3, atol=1e-5, equal_nan=True) for k, v in first.items()):
-        names = ", ".join(sorted({type(c).__name__ for c in own}))
+        names = ", ".join(sorted({type(part).__name__ for part in own}))
+        one, fix = "one of the corrections", "let it look up in aux what it needs"
+        if not any(isinstance(part, Correction) for part in own):
+            one, fix = "the optimizer", "let it carry in its state what it needs"
         raise UserError(
-            f"the same steps end elsewhere when they are taken again, so one of the corrections {names} keeps "
-            "something that all clients would share, or draws elsewhere than from torch: let it look up in aux what it "
-            "needs, and draw with torch"
+            f"the same steps end elsewhere when they are taken again, so {one} {names} keeps something that all "
+            f"clients would share, or draws elsewhere than from torch: {fix}, and draw with torch"
         )
 
 

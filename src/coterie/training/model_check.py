@@ -10,12 +10,32 @@ from ..core.errors import UserError, noted
 from ..core.rng import torch_draws
 from ..data import Federation
 from ..data.arrays import name_of
+from ..data.batches import Batch
 from ..data.inputs import Inputs, names_of, shape_in_words, shape_of_json
 from ..models.model import Loss, Model, answer, cross_entropy
 from ..models.parts import origin_of
-from ..models.trials import check_stateless, settled, spreads_out
+from ..models.trials import check_stateless, differing, settled, slices_matter, spreads_out
 
 PROBE = 8  # samples to try a model with
+
+
+def probe_of(federation: Federation) -> Batch:
+    """Return a few samples to try a model with; like a batch in training it has a key of its dropout masks."""
+    y = federation.y
+    key = torch.zeros(1, dtype=torch.int64, device=y.device)
+    # samples are often stored class by class, and what a trial finds out may depend on the classes
+    rows = torch.cat([differing(y, PROBE), torch.arange(len(y), device=y.device)])[:PROBE]
+    return Batch(federation.sample(rows), y[rows], None, key)
+
+
+def check_slices(model: Model, federation: Federation) -> None:
+    """Refuse ``micro_batch`` where the mean over slices of a batch is not that of the batch."""
+    if slices_matter(model, probe_of(federation), federation.y):
+        raise UserError(
+            "micro_batch computes a batch slice by slice, and this model or its loss depends on which samples are "
+            "together, as batch normalization does: leave micro_batch out, or take a normalization of single samples, "
+            "such as nn.GroupNorm, and a loss that is the mean over the samples"
+        )
 
 
 def check_model(model: Model, federation: Federation) -> Model:

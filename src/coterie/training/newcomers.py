@@ -104,7 +104,7 @@ def personal_phase(program: Program[Any], parameters: tuple[str, ...], epochs: i
     if own and program.shared:
         apart = found.group is not None and bool(found.group.names & own)
         lr = float(found.group.lr) if apart and found.group is not None else found.lr
-        main = Phase(own, found.amount, lr, stream=found.stream, full_batch=found.full_batch)
+        main = Phase(own, found.amount, lr, stream=found.stream, full_batch=found.full_batch, optimizer=found.optimizer)
     return main if epochs is None else replace(main, amount=Amount(epochs=epochs))
 
 
@@ -117,7 +117,7 @@ def own_names(program: Program[Any], names: Iterable[str], epochs: int | None = 
 
 def _steady(program: Program[Any]) -> Training:
     """Return the method's training with rates that stay as they are at first: a newcomer has no rounds."""
-    return program.training._replace(lr_decay=1.0, lr_min=None, lr_milestones=None, lr_gamma=None)
+    return program.training.steady()
 
 
 def _arrival(e: Experiment) -> Round:

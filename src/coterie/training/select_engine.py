@@ -21,14 +21,13 @@ from ..engines.graphed import Graphed
 from ..engines.serial import Serial
 from ..engines.vectorized import Vectorized
 from ..engines.watch import WatchDraws
-from ..local.steps import Correction
 from ..models.cost import Cost, cost
 from ..models.model import Model
-from ..models.trials import differing, draws_randomness, is_known_code, padding_matters, runs_known_code
+from ..models.trials import draws_randomness, is_known_code, padding_matters, runs_known_code
 from .checks import check_room
 from .experiment import Experiment
-from .first_steps import Attempt, check_corrections, take_first_steps
-from .model_check import PROBE
+from .first_steps import Attempt, check_corrections, parts_of, take_first_steps
+from .model_check import probe_of
 
 _CHUNK = Parameter("chunk", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=PositiveInt)
 # The engines and what is typed behind their names, as in vectorized:16; ray has one of these on every worker.
@@ -80,16 +79,15 @@ def select_engine(engine: str, experiment: Experiment, clients: int) -> Choice:
     largest = int(federation.sizes.max())
     whole = any(phase.full_batch for phase in program.phases)
     batch = largest if whole else min(program.training.batch_size or largest, largest)
-    key = torch.zeros(1, dtype=torch.int64, device=federation.y.device)  # as in training: dropout draws nothing
-    # samples are often stored class by class, and what a trial finds out may depend on the classes
-    rows = torch.cat([differing(federation.y, PROBE), torch.arange(len(federation.y), device=key.device)])[:PROBE]
-    probe = Batch(federation.sample(rows), federation.y[rows], None, key)
     per_epoch, first = np.full(1, -(-largest // batch)), np.zeros(1, np.int64)
     steps = sum(int(phase.amount.of(per_epoch, first, federation.clients)[0]) for phase in program.phases)
     work = Work(clients, batch, experiment.settings.rounds * clients * steps)
     attempt = partial(take_first_steps, experiment)
-    corrections = tuple(c for phase in program.phases for c in phase.corrections)
-    return choose(engine, Candidate(experiment.model, probe, federation.y, work, key.device, attempt, corrections))
+    parts = tuple(part for phase in program.phases for part in parts_of(phase, program.training))
+    return choose(
+        engine,
+        Candidate(experiment.model, probe_of(federation), federation.y, work, federation.y.device, attempt, parts),
+    )
 
 
 def choose(text: str, candidate: "Candidate") -> Choice:
@@ -117,7 +115,7 @@ class Candidate:
     work: Work
     device: torch.device
     attempt: Attempt  # takes the first steps of the run on an engine
-    corrections: tuple[Correction, ...] = ()  # of all phases
+    parts: tuple[object, ...] = ()  # what steps of all phases run besides the model: corrections and optimizers
 
     @cached_property
     def price(self) -> Cost:
@@ -131,9 +129,9 @@ class Candidate:
 
     @cached_property
     def draws(self) -> bool:
-        """Whether a step lets torch draw random numbers: the model, the loss, or a correction that is not ours."""
+        """Whether a step lets torch draw random numbers: the model, the loss, or a part that is not ours."""
         watch = WatchDraws()
-        if not all(map(is_known_code, self.corrections)):
+        if not all(map(is_known_code, self.parts)):
             with watch:
                 self.attempt(Serial(self.device))
         return watch.drawn or draws_randomness(self.model, self.probe)
@@ -186,7 +184,7 @@ class Candidate:
         if self.cannot_lift:
             self.refuse(f"{self.cannot_lift}: use the serial engine")
         chunk = given or self.chunk(WORKING_SET if self.device.type == "cpu" else None)
-        traced = self.device.type == "cpu" and runs_known_code(self.model, *self.corrections)
+        traced = self.device.type == "cpu" and runs_known_code(self.model, *self.parts)
         return Choice(Vectorized(chunk, self.exact, self.device, traced), f"{chunk} clients at once fit the memory")
 
     def serial(self, reason: str) -> Choice:

@@ -9,7 +9,8 @@ from .columns import MethodRuns
 # The settings of local training. Those of fine-tuning and of a personal phase begin with the words of PARTS.
 LOCAL = {
     *("epochs", "steps", "batch_size", "lr", "lr_decay", "lr_min", "lr_milestones", "lr_gamma"),
-    *("momentum", "persistent_momentum", "weight_decay", "clip", "replacement"),
+    *("lr_warmup", "lr_schedule", "optimizer", "betas", "eps", "micro_batch"),
+    *("momentum", "keep_optimizer_state", "weight_decay", "clip", "replacement"),
 }
 PARTS = ("finetune_", "personal_")
 AMOUNTS = ("epochs", "steps")  # one takes the place of the other
