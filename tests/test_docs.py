@@ -3,11 +3,13 @@
 import inspect
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import coterie as ct
 import methods
@@ -97,6 +99,35 @@ def test_a_method_of_your_own() -> None:
     e = experiment(net("mlp"), ragged("mlp"), dfedpgp_sam(**common, quantize=8))
     sent = e.program.traffic(e.start().state, e.round(0))
     assert sent.totals.bytes < sent.totals.parameters * 2  # of 8 bytes each
+
+
+def test_an_optimizer_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's Lion is the published one, step by step, on both engines, by name and as a value."""
+    page = (ROOT / "docs/your-own-optimizer.md").read_text(encoding="utf-8")
+    code = re.search(r'```python title="mine.py"\n(.*?)```', page, re.DOTALL)
+    assert code is not None
+    (tmp_path / "mine.py").write_text(code[1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    common = {"topology": "ring", "lr": 0.01, "batch_size": 4, "epochs": 1, "clip": None}
+    alg = ct.algorithms.dfedavg(optimizer="mine:lion", betas=(0.8, 0.9), weight_decay=0.1, **common)
+    slow, fast = (models(experiment(net("mlp"), ragged("mlp"), alg, e), 2) for e in (Serial(), Vectorized(3)))
+    lion = sys.modules["mine"].Lion((0.8, 0.9), 0.1)
+    value = models(experiment(net("mlp"), ragged("mlp"), ct.algorithms.dfedavg(optimizer=lion, **common)), 2)
+    for name in slow:
+        assert float((slow[name] - fast[name]).abs().max()) < 1e-10
+        assert torch.equal(slow[name], value[name])
+    x, m, state = torch.tensor([1.0, -2.0, 3.0]), torch.zeros(3), lion.init({"x": torch.zeros(3)})
+    for g in (torch.tensor([1.0, -1.0, 0.5]), torch.tensor([-5.0, 1.0, 0.5])):
+        ours, state = lion.step({"x": x}, {"x": g}, state, 0.1)
+        x, m = x - 0.1 * ((0.8 * m + 0.2 * g).sign() + 0.1 * x), 0.9 * m + 0.1 * g
+        torch.testing.assert_close(ours["x"], x)
+        torch.testing.assert_close(state["momentum"]["x"], m)
+    names: dict[str, Any] = {}
+    for block in blocks("docs/your-own-optimizer.md"):
+        run(block, names)
+    assert names["run"].history
 
 
 def test_the_table_of_the_families_has_their_arguments() -> None:

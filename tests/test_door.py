@@ -271,8 +271,8 @@ class TestPython:
         one, other = (models(experiment(net("mlp"), ragged("mlp"), a), 1) for a in (theirs, ours))
         assert all(torch.equal(one[k], other[k]) for k in other)
 
-    @pytest.mark.parametrize("page", ["docs/your-own-method.md"])
-    def test_a_method_of_ones_own_imports_nothing_private(self, page: str) -> None:
+    @pytest.mark.parametrize("page", ["docs/your-own-method.md", "docs/your-own-optimizer.md"])
+    def test_code_of_ones_own_imports_nothing_private(self, page: str) -> None:
         text = (Path(__file__).parent.parent / page).read_text(encoding="utf-8")
         used = re.findall(r"^(?:from|import) (coterie[\w.]*)", text, flags=re.MULTILINE)
         assert set(used) == {"coterie", "coterie.method"}

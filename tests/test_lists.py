@@ -12,6 +12,8 @@ import coterie as ct
 from coterie.core.schema import Init, MeasureName, Precision, Select
 from coterie.data.catalog import CATALOG
 from coterie.data.partition import NATURAL
+from coterie.local.paces import PACES
+from coterie.local.parse import OPTIMIZERS
 from coterie.training.select_engine import TAKES
 
 ROOT = Path(__file__).parent.parent
@@ -63,3 +65,9 @@ def test_the_help_lists_every_name(option: str, table: list[str]) -> None:
 def test_the_pages_have_every_metric_and_topology() -> None:
     assert set(ct.measure.BUILT_IN) <= first_column("docs/metrics.md")
     assert set(ct.topology.BUILDERS) <= first_column("docs/own-topology.md")
+
+
+def test_the_page_of_optimizers_has_every_optimizer_and_schedule() -> None:
+    text = page("docs/your-own-optimizer.md")
+    assert all(f"`{name}`" in text for name in OPTIMIZERS)
+    assert all(f"`{name}:" in text for name in PACES)

@@ -57,6 +57,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "fedavg-lasting-momentum": ("fedavg", "--set", "keep_optimizer_state=true", "--set", "participation=0.5"),
     "fedper-lasting-momentum": ("fedper", "--set", "keep_optimizer_state=true", "--set", "participation=2"),
     "dfedavgm-lasting-momentum": ("dfedavgm", "--topology", "random-pull:2", "--set", "keep_optimizer_state=true"),
+    "dfedalt-lasting-moments": (
+        *("dfedalt", "--topology", "random:2", "--optimizer", "adamw", "--set", "lr=0.001"),
+        *("--set", "personal_optimizer=sgd", "--set", "keep_optimizer_state=true", "--set", "lr_schedule=cosine:3"),
+    ),
     "dfedalt-changing-graph": ("dfedalt", "--topology", "random:2", "--set", "lr_decay=0.5"),
     "osgp-scattered-and-offline": ("osgp", "--init", "per-client", "--offline", "0.4", "--topology", "random-push:2"),
     "fedavg-measured-rarely": ("fedavg", "--evaluate-every", "2", "--set", "participation=2"),

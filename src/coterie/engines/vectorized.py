@@ -130,7 +130,8 @@ def paced(step: Step, steps: int, like: Tensor) -> Tensor | None:
     """Return [K, R] the rates of every step, on the device in one copy; None where they are the same in all."""
     if step.pace is None:
         return None
-    return torch.tensor([rates_at(step, k) for k in range(steps)]).view(steps, -1).to(like, non_blocking=True)
+    table = torch.tensor([rates_at(step, k) for k in range(steps)], dtype=like.dtype).view(steps, -1)
+    return to_device(table, like.device)
 
 
 def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:

@@ -79,7 +79,8 @@ def build(given: OptimizerLike, settings: Mapping[str, Any]) -> Optimizer:
 @cache
 def _made(text: str, filled: tuple[tuple[str, Any], ...]) -> Optimizer:
     make, spec = maker(text)
-    free = {k: p for k, p in parameters(make).items() if k not in dict(filled)}
+    own = spec.name not in OPTIMIZERS  # the others are told all that they take by settings
+    free = {k: p for k, p in parameters(make).items() if own and k not in dict(filled)}
     options = bind("optimizer", spec, free)
     with noted(f"It happened in {spec.name}, which makes the optimizer."):
         made = make(**dict(filled), **options)
