@@ -61,7 +61,7 @@ METHODS = {
     "dfedsam": ct.algorithms.dfedsam(topology="ring", epochs=1, batch_size=4),
     "scaffold": ct.algorithms.scaffold(participation=3, epochs=1, batch_size=4),
     "ditto": ct.algorithms.ditto(participation=3, epochs=1, batch_size=4),
-    "osgp": ct.algorithms.osgp(topology="random-push:2", epochs=1, batch_size=4, persistent_momentum=True),
+    "osgp": ct.algorithms.osgp(topology="random-push:2", epochs=1, batch_size=4, keep_optimizer_state=True),
 }
 
 
