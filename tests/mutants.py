@@ -37,12 +37,12 @@ ROOMS = {
     "measure": "measure metrics convergence paired gains selection assumptions answer newcomers work columns",
     "topology": "topology sparse gossip channel own_parts",
     "store": "store folders digests lock sitting saved_run resume cli_errors",
-    "engines": "engines trace dropout buckets threads rounding layout one_sample",
+    "engines": "engines trace dropout buckets threads rounding layout one_sample compiler",
     "submodels": "width lowrank basis staged unequal capacity depths",
     "data": "data sources sources_own transform tables text validation given_data targets inputs released spec pipes "
     "own_parts predict_files fetch bombs",
     "training": "first finetuned evaluation_interval predict newcomers saved_run selection sitting resume settings "
-    "models_own memory limits arguments",
+    "models_own memory limits arguments tune",
 }
 
 

@@ -38,6 +38,20 @@ def test_a_graph_is_cut_before_products() -> None:
     assert len(cut(traced())) == 1
 
 
+def test_a_graph_is_cut_after_its_last_product() -> None:
+    """Two products and eight operations behind them are nearest to halves with both products in the first piece."""
+
+    def tailed(x: Tensor, w: Tensor) -> list[Tensor]:
+        y = x @ w @ w
+        for _ in range(4):
+            y = y.tanh().exp()
+        return [y, w]
+
+    with torch.no_grad():
+        pieces = cut(flat(tailed, [WEIGHTS.clone(), WEIGHTS.clone()]), 5)
+    assert [str(piece.module.graph).count("aten.mm") for piece in pieces] == [2, 0]
+
+
 @pytest.mark.skipif(shutil.which("c++") is None and shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_processes_compile_for_those_who_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two pieces, the larger one has a process of its own."""

@@ -15,8 +15,10 @@ from coterie.algorithms.peers import decentralized
 from coterie.algorithms.pushsum import push_sum
 from coterie.algorithms.server import federated
 from coterie.core.errors import UserError
+from coterie.core.tensors import Tensors
+from coterie.data.batches import Batch
 from coterie.engines import Serial, Vectorized
-from coterie.engines.base import Grad
+from coterie.engines.base import Grad, StepInfo
 from coterie.local.corrections import control_variate, debiased, masked, proximal, sam
 from coterie.local.steps import Aux, Correction, Phase
 from law import PUSH, RING, Floats, a, b, descend
@@ -260,6 +262,19 @@ def test_a_direction_that_forgets_what_the_gradient_told_is_one_sentence() -> No
 
     with pytest.raises(UserError, match=r"returned a dict: return what is followed and .* `return g, info`"):
         play(experiment(shared_only(), golden(), Algorithm("forgetful", T._asdict(), bind)), 1)
+
+
+def test_running_statistics_are_a_numerator_again_after_a_step_at_the_ratio() -> None:
+    """With mu = 1/4 a mean of 8 is seen as 32; a layer makes it 33, of which a quarter is kept. Personal ones stay."""
+
+    def grad(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
+        return x, StepInfo(torch.zeros(()), {k: v + 1 for k, v in frozen.items()})
+
+    (at_ratio,) = debiased(frozenset({"u", "mean"}))
+    means = {"mean": torch.tensor(8.0), "personal.mean": torch.tensor(8.0)}
+    batch = Batch(torch.zeros(1), torch.zeros(1), None)
+    _, info = at_ratio.direction(grad, {"weight": torch.tensor(0.25)})({"u": torch.zeros(1)}, means, batch)
+    assert info.buffers == {"mean": torch.tensor(8.25), "personal.mean": torch.tensor(9.0)}
 
 
 def test_a_reference_needs_no_giver() -> None:

@@ -219,8 +219,8 @@ class Training(NamedTuple):
 def members(participation: float | int, clients: int) -> int:
     """Return how many clients take part in a round; an integer is a count, a number a fraction.
 
-    >>> members(0.25, 10), members(3, 10)
-    (2, 3)
+    >>> members(0.25, 10), members(3, 10), members(1, 1)
+    (2, 3, 1)
     """
     m = participation if isinstance(participation, int) else max(1, round(participation * clients))
     if not 1 <= m <= clients:

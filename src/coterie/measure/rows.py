@@ -83,7 +83,11 @@ def metric_row(metric: MetricInfo, protocol: str, values: Tensor | None, sizes: 
 
 
 def finite(value: Tensor | float) -> float | None:
-    """Return a number as a file holds it; None for what is not defined or beyond all of them."""
+    """Return a number as a file holds it; None for what is not defined or beyond all of them.
+
+    >>> finite(LARGEST), finite(float("inf"))
+    (3e+38, None)
+    """
     return float(value) if abs(float(value)) <= LARGEST else None
 
 
