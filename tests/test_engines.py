@@ -17,7 +17,7 @@ import coterie as ct
 from coterie import algorithms
 from coterie.core.tensors import rows, stack
 from coterie.data.batches import Amount, Batch, Batches, Samples
-from coterie.engines import Graphed, Serial, Vectorized, norms
+from coterie.engines import Engine, Graphed, Serial, Vectorized, norms
 from coterie.engines.capture import PlayOver, Wanted, flat
 from coterie.engines.half import HalfProducts
 from coterie.engines.threads import torch_threads
@@ -632,6 +632,12 @@ def test_what_is_given_is_known_by_its_name() -> None:
             fixed = {first: torch.full((5,), float(ord(first))), second: torch.full((5,), float(ord(second)))}
             out = engine.scan(Shift(), x, fixed, batches, keys=range(5))
             assert all(torch.equal(out[k], torch.full((5,), float(ord(k)))) for k in "ab"), engine.name
+
+
+@pytest.mark.parametrize("engine", [Serial, partial(Vectorized, 2)], ids=["serial", "vectorized"])
+def test_an_engine_is_on_the_device_that_it_is_given(engine: Callable[..., Engine]) -> None:
+    assert engine().device == torch.device("cpu")
+    assert engine(device=torch.device("cuda")).device == torch.device("cuda")
 
 
 def test_another_gpu_than_the_first_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
