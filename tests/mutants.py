@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 # The tests that should notice a change in a room, without `test_`.
 ROOMS = {
-    "local": "local corrections momentum oracles oracles_personal one_sample exact_personal models",
+    "local": "local corrections momentum oracles oracles_personal one_sample exact_personal models modules",
     "exchange": "robust channel gossip offline oracles unequal",
     "algorithms": "oracles oracles_papers oracles_personal baselines fedrod channel unequal depths corrections traffic "
     "capacities finetuned robust methods settings laws",

@@ -22,6 +22,7 @@ from coterie.measure.resample import DRAWS, LEAST, resample
 from coterie.measure.task import task_of
 from coterie.report.collect import collect
 
+PAIR = ("local", "fedper")
 RIGHT = torch.tensor([[1.0, 1.0]] * 30 + [[0.0, 1.0]] * 10)
 
 
@@ -138,6 +139,16 @@ def test_the_test_says_that_its_clients_are_others_in_every_seed(pairs: int) -> 
     for clients in ({}, named):
         methods = [seeds("local", {}, clients, pairs), seeds("fedper", {}, clients, pairs)]
         assert (said in leads(methods, site_pairs(methods), 1).how) == (not clients)
+
+
+def test_gains_of_few_clients_have_their_tests_unless_every_seed_has_other_clients() -> None:
+    """One client is right in twelve more of twelve samples, p = 2 / 2^12 times two tests; the other is a tie."""
+    answers: list[dict[str, Any]] = [{"right": ["0" * 12, "01"]}, {"right": ["1" * 12, "01"]}]
+    one = [told([v, 0.5], [[v], [0.5]], m, clients=c) for v, m, c in zip((0.0, 1.0), PAIR, answers, strict=True)]
+    (found,) = Comparison(one).gains
+    assert [gain.p for gain in found.each] == pytest.approx([2**-10, 1])
+    (found,) = Comparison([seeds(m, {}, c) for m, c in zip(PAIR, answers, strict=True)]).gains
+    assert [gain.p for gain in found.each] == [None] * 4
 
 
 def test_clients_are_others_where_seeds_keep_others_out() -> None:
