@@ -52,9 +52,9 @@ class About(NamedTuple):
 def about(builder: Callable[..., Any]) -> About:
     """Take the docstring of a builder apart.
 
-    >>> from coterie.algorithms import dfedalt
-    >>> about(dfedalt).title
-    'DFedAlt'
+    >>> from coterie.algorithms import pfedlmt
+    >>> about(pfedlmt).title, about(pfedlmt).notes
+    ('pFedLMT', ("q_i starts as the nearest product of the common model's layers.",))
     """
     text = inspect.getdoc(builder) or ""
     head, _, tail = text.partition(REFERENCE)
