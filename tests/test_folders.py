@@ -12,6 +12,7 @@ from coterie.core.errors import DamagedFileError, UserError
 from coterie.core.schema import CheckpointFile, ClientSummary, Config
 from coterie.core.schema_parts import Protocols
 from coterie.core.schema_several import Plan
+from coterie.store import RunFolder
 
 GRAPH = {"name": "ring", "fixed": True, "stochastic": "doubly", "round": 1, "messages": 2, "edges": [[0, 1, 0.5]]}
 # The kind of file, what it holds, and the field and the reason that the sentence must name.
@@ -98,6 +99,13 @@ def test_rows_are_those_of_rounds_in_order(tmp_path: Path) -> None:
     assert read_rows(path, 0) == []  # what a crash left behind the rows that are asked for
     with pytest.raises(DamagedFileError, match=r"metrics.jsonl, line 1, is damaged, because it is not text"):
         read_rows(path)
+
+
+def test_a_checkpoint_with_fewer_rows_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Rows that are lacking could not be written again."""
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match="does not hold rounds 1 to 2: start again with another --out"):
+        RunFolder(tmp_path).history(2)
 
 
 def test_a_measure_beyond_all_numbers_is_null(tmp_path: Path) -> None:
