@@ -339,6 +339,8 @@ def test_kaiming_factors_depend_on_the_seed_alone() -> None:
     same = zip(first.parameters(), again.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in same)
     assert not torch.equal(first[1].U, other[1].U)  # type: ignore[index]
+    without, zero = (views.factorize(net, 0.5, "stem", init="kaiming", **seed) for seed in ({}, {"seed": 0}))
+    assert torch.equal(without[1].U, zero[1].U)  # type: ignore[index]
     deviations = {k: float(v.std()) for k, v in first.state_dict().items() if k.endswith(("U", "V"))}
     fan_out = {"1.U": 64 * 3, "1.V": 32 * 3, "2.U": 32, "2.V": 64, "3.U": 300, "3.V": 150}
     assert deviations == {k: pytest.approx((2 / fan) ** 0.5, rel=0.05) for k, fan in fan_out.items()}
