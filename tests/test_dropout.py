@@ -182,6 +182,15 @@ class TestFunctions:
         assert torch.equal(torch.random.get_rng_state(), before)
         assert not torch.allclose(first, second)
 
+    def test_multihead_attention_looks_at_its_mask(self) -> None:
+        torch.manual_seed(0)
+        x, layer = torch.randn(2, 5, 8), nn.MultiheadAttention(8, 2, dropout=NEVER, batch_first=True)
+        ahead = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        with CounterDropout(KEY):
+            own = layer(x, x, x, attn_mask=ahead)[0]
+        layer.dropout = 0.0
+        torch.testing.assert_close(own, layer(x, x, x, attn_mask=ahead)[0])
+
 
 def graphed(chunk: int) -> Graphed:
     return Graphed(chunk, False, torch.device("cpu"), in_place, lanes=2)
