@@ -180,10 +180,10 @@ class HandedPlan(RunPlan):
         """Return the module that a run starts from, or the function that builds it."""
         return super().module(federation, seed, among) if self.handed_model is None else self.handed_model
 
-    def model(self, federation: Federation, seed: int, among: Sequence[str]) -> ModelLike | Model:
+    def model(self, federation: Federation, settings: RunSettings, among: Sequence[str]) -> ModelLike | Model:
         """Return the model as a run takes it: a function, where clients may draw their own."""
         if self.handed_model is None or isinstance(self.handed_model, nn.Module):
-            return self.given(federation, seed, among)
+            return self.given(federation, settings, among)
         return self.handed_model
 
     def model_name(self, federation: Federation, among: Sequence[str]) -> str:

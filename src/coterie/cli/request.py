@@ -22,7 +22,7 @@ from ..local.parse import OPTIMIZERS
 from ..models.model import Model
 from ..recipes.changes import fit_topology
 from ..training.cluster import Cluster
-from ..training.prepare import AUTO, ModelLike, Prepared, beside_others, model_of, prepare
+from ..training.prepare import AUTO, ModelLike, Prepared, as_begun, beside_others, model_of, prepare
 from ..training.settings import RunSettings
 from .fields import flag
 from .options import RunOptions
@@ -118,25 +118,22 @@ class RunPlan:
 
     def prepared(self, method: str, among: Sequence[str], seed: int, **chosen: Any) -> Prepared:
         """Return a run of a method, checked and ready; ``among``: all methods of this command."""
-        federation, algorithm, settings = (
-            self.federation(seed),
-            self.algorithm(method, among),
-            self.settings(seed, **chosen),
-        )
-        model = self.model(federation, seed, among)
+        federation, algorithm = self.federation(seed), self.algorithm(method, among)
+        settings = as_begun(self.settings(seed, **chosen))
         if len(among) > 1:
-            settings = beside_others(self.given(federation, seed, among), federation, algorithm, settings)
-        return prepare(model, federation, algorithm, settings)
+            settings = beside_others(self.given(federation, settings, among), federation, algorithm, settings)
+        return prepare(self.model(federation, settings, among), federation, algorithm, settings)
 
-    def model(self, federation: Federation, seed: int, among: Sequence[str]) -> ModelLike | Model:
+    def model(self, federation: Federation, settings: RunSettings, among: Sequence[str]) -> ModelLike | Model:
         """Return the model as a run takes it."""
-        return self.given(federation, seed, among)
+        return self.given(federation, settings, among)
 
-    def given(self, federation: Federation, seed: int, among: Sequence[str]) -> Model:
+    def given(self, federation: Federation, settings: RunSettings, among: Sequence[str]) -> Model:
         """Return the model that all clients of all methods begin with, in memory once."""
+        seed = settings.seed
         if seed not in self.models:
             self.models.clear()
-            self.models[seed] = model_of(self.module(federation, seed, among), self.settings(seed))
+            self.models[seed] = model_of(self.module(federation, seed, among), settings)
         return self.models[seed]
 
     def module(self, federation: Federation, seed: int, among: Sequence[str]) -> ModelLike:
@@ -191,7 +188,7 @@ class RunPlan:
     def remark(self, methods: Sequence[str], federation: Federation) -> str:
         """Return what is going to be trained on what, for the person to see before it begins."""
         what = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
-        given = self.given(self.federation(self.first_seed), self.first_seed, methods)
+        given = self.given(self.federation(self.first_seed), self.settings(self.first_seed), methods)
         size = sum(p.numel() for p in given.module.parameters())
         clients, rounds = counted(federation.clients, "client"), counted(self.rounds, "round")
         return (

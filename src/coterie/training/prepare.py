@@ -150,7 +150,7 @@ def prepare(
     model: as ``fit`` takes it, or what ``model_of`` made of it, which several runs then share. shard: the clients of
     this process, where others have the rest.
     """
-    begun = begun_folder(settings)
+    begun, settings = begun_folder(settings), as_begun(settings)
     cluster = check_cluster(settings.engine, settings.cluster)
     given = model if isinstance(model, Model) else model_of(model, settings)
     here, newcomers = hold_out(federation.to(_place(settings)), settings.holdout_clients, settings.seed)
@@ -162,16 +162,16 @@ def prepare(
     first = None
     if settings.init == PER_CLIENT:
         first = first_models(given.module if isinstance(model, Model) else model, given, algorithm, settings.seed)
-    engine, options = Serial(here.y.device), settings.having(engine=_engine(settings, begun))
-    fields = {"settings": options, "shard": shard, "first": first, "newcomers": newcomers}
+    engine = Serial(here.y.device)
+    fields = {"settings": settings, "shard": shard, "first": first, "newcomers": newcomers}
     experiment = Experiment.bound(algorithm.adapt(given), here, algorithm, engine, metrics, **fields)
     check_selection(experiment)
     with noted(TRIAL):
         experiment.check()
-        choice = None if cluster else select_engine(options.engine, experiment, len(experiment.local_clients))
+        choice = None if cluster else select_engine(settings.engine, experiment, len(experiment.local_clients))
     experiment = experiment if choice is None else replace(experiment, engine=choice.engine)
     every = interval(settings.evaluate_every, experiment, begun)
-    return Prepared(experiment.having(evaluate_every=every), given, options, choice, cluster)
+    return Prepared(experiment.having(evaluate_every=every), given, settings, choice, cluster)
 
 
 def beside_others(given: Model, federation: Federation, algorithm: Algorithm, settings: RunSettings) -> RunSettings:
@@ -220,9 +220,10 @@ def begun_folder(settings: RunSettings) -> RunFolder | None:
     return folder if folder is not None and settings.resume and folder.exists else None
 
 
-def _engine(settings: RunSettings, begun: RunFolder | None) -> str:
-    """Return the engine of a run; one that goes on keeps its own, chunk included, unless another one is named."""
+def as_begun(settings: RunSettings) -> RunSettings:
+    """Return the options of a run; one that goes on keeps its engine, chunk included, unless another one is named."""
+    begun = begun_folder(settings)
     if begun is None:
-        return settings.engine
+        return settings
     before = begun.config().get("engine", settings.engine)
-    return before if settings.engine in (AUTO, parse(before).name) else settings.engine
+    return settings.having(engine=before) if settings.engine in (AUTO, parse(before).name) else settings
