@@ -1,7 +1,7 @@
 """Optimizers in methods: against torch.optim, on every engine, over shards, schedules, slices of batches, one's own."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,14 +13,15 @@ import coterie as ct
 from coterie import algorithms
 from coterie.algorithms import Algorithm
 from coterie.cluster.shard import outline
-from coterie.engines import Serial, Vectorized
+from coterie.engines import Graphed, Serial, Vectorized
 from coterie.engines.base import Engine
+from coterie.engines.capture import PlayOver, Wanted
 from laws import FIRST, METHODS, kind_like
 from test_engines import assert_same, graphed_for
 from test_oracles import RING, a, b, c, d, plain
 from test_oracles_papers import PUSH, column
 from test_shards import SHARD_OF, assert_close, conduct, put_together, shards_of
-from toys import Quadratic, experiment, golden, models, net, play, ragged
+from toys import Quadratic, experiment, golden, models, net, play, ragged, traced
 
 LR, OWN_LR, STEPS, ROUNDS = 0.1, 0.05, 3, 3
 ENGINES: dict[str, Callable[[], Engine]] = {
@@ -194,6 +195,22 @@ def with_optimizer(row: str, keep: bool) -> Algorithm:
     if keep and method not in CHANGING:
         settings["keep_optimizer_state"] = True
     return algorithms.build(method, **{**base, **settings})
+
+
+@pytest.mark.parametrize(("row", "chunk", "kind"), [("dfedsalt", 1, "groupnorm"), ("fedrod", 3, "mlp")])
+def test_steps_become_flat_graphs(row: str, chunk: int, kind: str) -> None:
+    """What a compiler is given does the same, with groups of parameters and slices of batches, too."""
+
+    def flattened(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
+        return [functools.partial(functools.partial, traced(body, tensors, size=30)) for body, tensors in wanted]
+
+    base = {"lr": 0.01, "batch_size": 4, "optimizer": "adamw", "eps": 1e-3, "lr_schedule": "warmup:3", "micro_batch": 3}
+    alg = algorithms.build(METHODS[row][0], **{**base, **METHODS[row][1]})
+    slow, fast = (
+        models(experiment(net(kind), ragged(kind), alg, engine), 2)
+        for engine in (Serial(), Graphed(chunk, False, torch.device("cpu"), flattened))
+    )
+    assert_same(fast, slow, 1e-10)
 
 
 @pytest.mark.parametrize("row", ["fedper", "dfedalt", "dfedpgp", "ditto", "dispfl", "pooled"])
