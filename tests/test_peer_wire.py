@@ -20,7 +20,6 @@ from coterie.net.prepare import Participant
 from coterie.net.rehearsal import announcements
 from coterie.net.start import participant
 from coterie.net.wire import BEAT, MESSAGE, Beat
-from coterie.store import client_file
 from federation_files import FederationFiles
 from net_members import Client, free_addresses
 from peer_processes import PeerServer, wait_until
@@ -61,7 +60,7 @@ def models(files: FederationFiles, one: Participant) -> dict[bool, list[bytes]]:
     """The rows of all members' models at the end, by whether they are shared."""
     found: dict[bool, list[bytes]] = {True: [], False: []}
     for name in NAMES:
-        for key, value in load_file(client_file(files.run(name), 0)).items():
+        for key, value in load_file(next(files.run(name).glob("clients/client-0000*"))).items():
             found[key in one.experiment.program.shared] += pieces(value)
     return found
 

@@ -16,8 +16,8 @@ from coterie.engines import Serial
 from coterie.models.model import Model, cross_entropy
 from coterie.net.prepare import check_between_peers
 from coterie.net.transport import Transport
-from coterie.store import RunFolder, client_file
-from coterie.training.client import client_tensors
+from coterie.store import RunFolder
+from coterie.training.folded import folded
 from laws import METHODS, build, kind_like
 from local_peers import participants, run_together
 from net_members import Certified, free_addresses
@@ -102,8 +102,8 @@ def check(row: str, kind: str, fed: Federation, folder: Path, transport: Any = N
     run_together(peers, transport=transport)
     for p, client in zip(peers, e.clients(now.state), strict=True):
         assert not [*p.folder.glob("outbox/*"), *p.folder.glob("inbox/transfer-*")]  # whoever has finished needs none
-        found = load_file(client_file(p.folder, 0))
-        for k, v in client_tensors(client).items():
+        found = load_file(next(p.folder.glob("clients/client-0000*")))
+        for k, v in folded([client]).own[0].items():
             torch.testing.assert_close(found[k], v, rtol=1e-5, atol=1e-5, msg=lambda m, k=k: f"{k}: {m}")
         for measured, there in zip(RunFolder(p.folder).rows(), values, strict=True):
             for protocol, each in there.items():

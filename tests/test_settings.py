@@ -19,7 +19,6 @@ from coterie.core.errors import UserError
 from coterie.core.tensors import leaves
 from coterie.local.optimizers import Sgd
 from coterie.recipes import load, names
-from coterie.training.client import client_tensors
 from toys import experiment, net, ragged
 
 STAGED = ("flanc", "depthfl", "progfed")
@@ -172,7 +171,7 @@ def played(method: str, name: str | None) -> str:
         content.update(repr(e.program.traffic(now.state, e.round(t))).encode())
         now, row = e.run_round(now, t, evaluate=t == last)
         content.update(repr({k: v for k, v in row.items() if not k.endswith("seconds")}).encode())
-    deployed = [client_tensors(client) for client in e.clients(now.state)]
+    deployed = [client.shared | client.personal for client in e.clients(now.state)]
     for tensor in leaves((now.state, *deployed)):
         content.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return content.hexdigest()

@@ -75,10 +75,12 @@ def attended(program: Program[Any]) -> Program[Any]:
         return program.train(rows(s, r.members), replace(r, local_clients=r.cohort))
 
     def exchange(s: Any, trained: Trained, r: Round) -> Any:
-        members = r.members
+        members, known = r.members, dict[int, Tensor]()  # what is sent of a model is filled up once, with the model
 
         def fill(v: Tensor) -> Tensor:
-            return v.new_zeros(len(r.local_clients), *v.shape[1:]).index_copy(0, members, v)
+            if id(v) not in known:
+                known[id(v)] = v.new_zeros(len(r.local_clients), *v.shape[1:]).index_copy_(0, members, v)
+            return known[id(v)]
 
         names = ("models", "sent", "private") if trained.mass is None else ("models", "sent", "private", "mass")
         filled: dict[str, Any] = {name: tree_map(fill, getattr(trained, name)) for name in names}

@@ -267,14 +267,15 @@ class Coordinator:
                 f"({lost}): go on from the last checkpoint with --resume"
             ) from lost
 
-    def by_client(self, refs: Sequence[Any]) -> dict[int, Tensors]:
-        """Return tensors that are named ``client/name``, client by client."""
-        found: dict[int, Tensors] = {}
+    def by_owner(self, refs: Sequence[Any]) -> list[dict[str, Tensors]]:
+        """Return the tensors of each shard that are named ``owner/name``, by their owner."""
+        shards: list[dict[str, Tensors]] = []
         for packed in self._get(refs):
+            shards.append({})
             for name, v in unpack(packed).items():
-                client, _, own = name.partition("/")
-                found.setdefault(int(client), {})[own] = v
-        return found
+                owner, _, own = name.partition("/")
+                shards[-1].setdefault(owner, {})[own] = v
+        return shards
 
     def gathered(self, states: Sequence[Any]) -> Tensors:
         """Return the state of all clients, in this process."""

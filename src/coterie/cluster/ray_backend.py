@@ -1,9 +1,9 @@
 """An experiment whose clients are on the workers of a Ray cluster; ``fit`` runs it like any other."""
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,15 @@ from ..core.tensors import Tensors
 from ..data.batches import Integers
 from ..measure.convergence import BY_CLIENT
 from ..measure.rows import joined, whole
+from ..models.model import Model
 from ..store.checkpoint import Checkpoint
-from ..training.client import Client, client_from
+from ..training.client import Client
 from ..training.cluster import Cluster
 from ..training.experiment import Experiment
+from ..training.folded import common_parts, unfolded
 from ..training.state import RunState
 from .coordinator import Coordinator
-from .shard import outline
+from .shard import COMMON, outline
 from .start import connected, workers_for
 from .worker import job_payload
 
@@ -74,11 +76,10 @@ class RayBackend:
         state: RemoteState = now.state
         return state
 
-    def clients(self, state: RemoteState, t: int) -> list[Client]:
+    def clients(self, state: RemoteState, t: int) -> Sequence[Client]:
         """Return every client's own model after round ``t``, the latest."""
         _, refs = self.coordinator.call("clients", self.coordinator.round)
-        files = self.coordinator.by_client(refs)
-        return [client_from(files[i], model) for i, model in enumerate(self.experiment.modules(t))]
+        return gathered_clients(self.coordinator.by_owner(refs), self.coordinator.shard_of, self.experiment.modules(t))
 
     def values(self, state: RemoteState, after_train: Any, t: int) -> Tensors | None:
         """Return [n, metrics] of every client, by protocol."""
@@ -90,6 +91,27 @@ class RayBackend:
 
     def _now(self) -> RunState:
         return RunState(RemoteState(self.coordinator, self.coordinator.states), torch.empty(0))
+
+
+def gathered_clients(shards: Sequence[dict[str, Tensors]], shard_of: Integers, models: Sequence[Model]) -> list[Client]:
+    """Return all clients; what several shards have sent the same, as a server's model, is in memory once."""
+    known: list[Tensors] = []
+    clients = []
+    parts = [{k: _once(part, known) for k, part in common_parts(s.get(COMMON, {})).items()} for s in shards]
+    for i, (shard, model) in enumerate(zip(shard_of.tolist(), models, strict=True)):
+        client = unfolded(shards[shard].get(str(i), {}), parts[shard], model)
+        same = next((k for k, part in enumerate(known) if part is client.shared), None)
+        clients.append(replace(client, same=same))
+    return clients
+
+
+def _once(part: Tensors, known: list[Tensors]) -> Tensors:
+    """Return the equal one among those that are ``known``, or this one, which is known from now on."""
+    for other in known:
+        if part.keys() == other.keys() and all(torch.equal(v, other[k]) for k, v in part.items()):
+            return other
+    known.append(part)
+    return part
 
 
 @contextmanager

@@ -8,14 +8,15 @@ from ..data.batches import Integers
 from ..engines.base import Engine
 from ..measure.rows import ShardMeasures
 from ..store.checkpoint import Checkpoint
-from ..training.client import client_tensors
 from ..training.experiment import Experiment
 from ..training.first import everybodys
+from ..training.folded import folded
 from ..training.state import RunState
 from .shard_thread import Request, ShardThread
 from .sharded import Sharded
 
 T = TypeVar("T")
+COMMON = "common"  # what clients of a shard have the same, in the place of a client's number
 
 
 class Shard:
@@ -58,10 +59,11 @@ class Shard:
         return self.experiment.saved(self.after[round])
 
     def clients(self, round: int) -> tuple[None, Tensors]:
-        """Return the clients' models, as their files have them, under the clients' numbers."""
-        found = self.experiment.clients(self.after[round].state, round - 1)
-        numbered = zip(self.experiment.local_clients.tolist(), found, strict=True)
-        return None, {f"{i}/{k}": v for i, client in numbered for k, v in client_tensors(client).items()}
+        """Return the clients' models, as their files have them, under the clients' numbers and ``common``."""
+        common, own = folded(self.experiment.clients(self.after[round].state, round - 1))
+        numbered = zip(self.experiment.local_clients.tolist(), own, strict=True)
+        each = {f"{i}/{k}": v for i, tensors in numbered for k, v in tensors.items()}
+        return None, each | {f"{COMMON}/{k}": v for k, v in common.items()}
 
     def values(self, round: int) -> tuple[Any, Tensors]:
         """Return the clients' metrics by protocol."""

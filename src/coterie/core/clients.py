@@ -1,7 +1,8 @@
 """Clients as people call them: by the name that the data give, else by their number."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from operator import index
 from typing import SupportsIndex, TypeVar, overload
 
 from .errors import UserError
@@ -66,16 +67,56 @@ def in_file_name(names: Sequence[str], client: int) -> str:
     return f"client-{client:04d}{f'-{name}' if name else ''}"
 
 
-class Clients(list[T]):
+def number_in_file_name(name: str) -> int | None:
+    """Return the number of the client that the name of a file has, None for other files.
+
+    >>> number_in_file_name("client-0001-mayo.safetensors"), number_in_file_name("common.safetensors")
+    (1, None)
+    """
+    found = re.match(r"client-(\d+)[.-]", name)
+    return None if found is None else int(found[1])
+
+
+class OnDemand(Sequence[T]):
+    """A sequence whose entries are made whenever they are asked for.
+
+    >>> squares = OnDemand(4, lambda i: i * i)
+    >>> squares[-1], squares[1:3], list(squares)
+    (9, [1, 4], [0, 1, 4, 9])
+    """
+
+    def __init__(self, count: int, make: Callable[[int], T]) -> None:
+        self._places, self._make = range(count), make
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, which: SupportsIndex) -> T: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[T]: ...
+    def __getitem__(self, which: SupportsIndex | slice) -> T | list[T]:
+        """Make one entry, or several."""
+        if isinstance(which, slice):
+            return [self._make(i) for i in self._places[which]]
+        return self._make(self._places[which])
+
+
+class Clients(Sequence[T]):
     """What belongs to each client, in their order; a client is found by its name or by its number.
 
     >>> Clients([5, 7], ["mayo", "nice"])["nice"]
     7
     """
 
-    def __init__(self, each: Iterable[T], names: Sequence[str] = ()) -> None:
-        super().__init__(each)
-        self.names = list(names)
+    def __init__(self, each: Sequence[T], names: Sequence[str] = ()) -> None:
+        self.each, self.names = each, list(names)
+
+    def __len__(self) -> int:
+        return len(self.each)
+
+    def __repr__(self) -> str:
+        return f"Clients({len(self)})"
 
     @overload
     def __getitem__(self, which: SupportsIndex | str) -> T: ...
@@ -83,8 +124,10 @@ class Clients(list[T]):
     def __getitem__(self, which: slice) -> list[T]: ...
     def __getitem__(self, which: SupportsIndex | str | slice) -> T | list[T]:
         """Return what belongs to one client, or to several."""
+        if isinstance(which, slice):
+            return list(self.each[which])
         if not isinstance(which, str):
-            return super().__getitem__(which)
-        if not self:
+            return self.each[index(which)]
+        if not len(self):
             raise UserError(f"there is no model of {which} here: coterie pack leaves the clients' models out")
-        return super().__getitem__(client_number(self.names, len(self), which))
+        return self.each[client_number(self.names, len(self), which)]

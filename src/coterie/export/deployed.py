@@ -23,12 +23,12 @@ from ..core.units import metrics_of, of_clients
 from ..data import Transform
 from ..data.encoding import Columns
 from ..data.inputs import Shape, names_of
-from ..store.digests import Digests
 from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
 from ..training.client import Client
 from ..training.predict import Answering
-from ..training.run import Modules, Run, client_of, common_of, finished, model_of
+from ..training.run import Modules, Run, finished, model_of
+from ..training.saved_models import SavedModels, common_model, one_client
 from .whole import PreparedImages, Scored, Standardized
 
 Form = Literal["recovered", "factorized"]
@@ -184,10 +184,10 @@ class Opened:
             )
         where = str(folder.path / CONFIG)
         known = folder.client_summary()
-        common = common_of(folder, model_of(config, where=where, trusted=trusted))
+        saved = SavedModels.of(folder)
+        common = common_model(model_of(config, where=where, trusted=trusted), saved)
         modules = Modules(config, common, where, known, trusted)
-        files = Digests.of(folder.path)
-        return cls(config, known, lambda i: client_of(files, i, modules.of))
+        return cls(config, known, lambda i: one_client(folder, saved, i, modules.of))
 
     @property
     def clients(self) -> int:

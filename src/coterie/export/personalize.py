@@ -23,14 +23,13 @@ from ..engines import Serial
 from ..measure import BUILT_IN, metrics_for
 from ..models.losses import LOSSES, loss_of
 from ..models.model import Loss, Model
-from ..store.digests import Digests
 from ..store.folder import CONFIG
-from ..store.models import read_common
-from ..training.client import Client, answering, constants_from
+from ..training.client import Client, answering
 from ..training.experiment import Experiment
 from ..training.model_check import check_model
 from ..training.newcomers import begun, measured, own_names, personalized, received, shares
 from ..training.run import Run, finished, module_of
+from ..training.saved_models import SavedModels
 from ..training.settings import RunSettings
 
 
@@ -88,7 +87,8 @@ def _read(run: Run | str | Path) -> tuple[Config, Tensors, Tensors, str]:
         return run.config, {k: v.cpu() for k, v in run.final.items()}, run.constants, "the configuration"
     folder = finished(run)
     checkpoint = folder.latest(print)
-    constants = constants_from(read_common(Digests.of(folder.path))) if folder.has_models else {}
+    saved = SavedModels.of(folder)
+    constants = {} if saved is None else saved.constants
     return folder.config(), {} if checkpoint is None else checkpoint.tensors, constants, str(folder.path / CONFIG)
 
 
@@ -133,6 +133,6 @@ def _clients(e: Experiment, groups: list[ModelGroup], epochs: int | None) -> lis
     personal = own_names(e.program, e.model.start, epochs)
     for group in groups:
         for row, place in enumerate(group.places.tolist()):
-            own, common = split({k: v.cpu().clone() for k, v in rows(group.models, row).items()}, personal)
+            own, common = split({k: v.cpu() for k, v in rows(group.models, row).items()}, personal)
             found[place] = Client(common, own, group.model)
     return [found[place] for place in range(len(found))]

@@ -115,12 +115,19 @@ def sample_statistics(
             who = np.flatnonzero(sizes > step * wide)
             batches = Batches(tests, clients[who], Amount(steps=1), wide, key=None, first=step)
             none = torch.zeros(len(who), width, metrics.width, dtype=metrics.task.dtype, device=tests.y.device)
-            mine = models if len(who) == len(clients) else pick(models, who)
+            mine = models if len(who) == len(clients) else chosen_rows(models, who)
             found: Tensor = engine.scan(Answers(model, metrics), none, mine, batches, keys=[0] * len(who))
             place = step * wide + np.arange(width)
             own = place < np.minimum(sizes[who], (step + 1) * wide)[:, None]
             kept.numpy()[(starts[who][:, None] + place)[own]] = found.cpu().numpy()[own]
     return kept
+
+
+def chosen_rows(models: Tensors, which: Integers) -> Tensors:
+    """Return the models of some clients; one model that all have is not copied for each of them."""
+    return {
+        k: v[:1].expand(len(which), *v.shape[1:]) if v.stride(0) == 0 else pick(v, which) for k, v in models.items()
+    }
 
 
 class CommonModel(NamedTuple):

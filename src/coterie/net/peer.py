@@ -20,7 +20,7 @@ from ..store.chosen import drop_later
 from ..store.folder import CHECKPOINT, INBOX, OUTBOX
 from ..topology.sparse import links
 from ..training.chosen import chosen_so_far
-from ..training.client import client_tensors, common_tensors
+from ..training.folded import folded, with_constants
 from ..training.so_far import run_after
 from ..training.state import RunState
 from .check import hello
@@ -250,8 +250,8 @@ class Peer:
         """Write what a finished run has: the model, what is known of the client, the summary."""
         p = self.participant
         run = run_after(self.experiment, p.alone, self.config, now, self.history, self.chosen)
-        models, common = [client_tensors(c) for c in run.clients], common_tensors(run.constants)
-        self.folder.finish(run.summary, models, run.client_summary, common)
+        common, own = folded(run.clients)
+        self.folder.finish(run.summary, own, run.client_summary, with_constants(common, run.constants))
         self.mailbox.saved()  # a finished run has one checkpoint
         self.outbox.saved(self.round, self._oldest())
         self.on_event("finished", rounds=len(self.history))

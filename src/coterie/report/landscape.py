@@ -15,7 +15,7 @@ import torch
 
 from ..core.custom import own_code
 from ..core.errors import UserError
-from ..core.tensors import Tensors, stack
+from ..core.tensors import Tensors, replicate, stack
 from ..data import Federation
 from ..data.batches import Samples
 from ..engines import Serial
@@ -28,7 +28,7 @@ from ..training.checks import find_device
 from ..training.config import rebuild
 from ..training.experiment import Experiment
 from ..training.prepare import prepare
-from ..training.run import shapes
+from ..training.saved_models import shapes
 from ..training.settings import RunSettings
 from .charts import INK, SCALE, Chart, Figure, axis, color_bar
 from .groups import Setup
@@ -116,13 +116,16 @@ def slice_of(record: Record, kind: Kind, budget: float) -> Slice:
 
 def _own_models(experiment: Experiment, record: Record) -> Tensors:
     """Return every client's model."""
-    models = [c.shared | c.personal for c in record.run().clients]
+    clients = list(record.run().clients)
+    models = [c.shared | c.personal for c in clients]
     if not models:
         raise UserError("the models of a run were left out of its pack")
     if any(shapes(model) != shapes(experiment.model.start) for model in models):
         raise UserError("the clients of a method hold models of unequal size, or of another than the common one")
-    stacked: Tensors = stack(models)
-    return stacked
+    alike = clients[0].same is not None and len({c.same for c in clients}) == 1
+    once: Tensors = replicate(clients[0].shared, len(clients)) if alike else {}
+    each: Tensors = stack([{k: v for k, v in model.items() if k not in once} for model in models])
+    return {k: once[k] if k in once else each[k] for k in models[0]}
 
 
 def _common_model(experiment: Experiment, record: Record) -> Tensors:

@@ -27,7 +27,7 @@ class Record(RunData):
             return self.loaded
         if self.parts:
             names = self.client_summary.get("names", ())
-            clients = Clients((client for part in self.parts for client in part.run().clients), names)
+            clients = Clients([client for part in self.parts for client in part.run().clients], names)
             return Run(self.config, History(self.history), self.summary, clients, {}, self.client_summary)
         assert self.folder is not None
         return load(self.folder)

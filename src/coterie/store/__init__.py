@@ -2,6 +2,5 @@
 
 from .checkpoint import flatten, unflatten
 from .folder import RunFolder, Writer
-from .models import client_file
 
-__all__ = ["RunFolder", "Writer", "client_file", "flatten", "unflatten"]
+__all__ = ["RunFolder", "Writer", "flatten", "unflatten"]

@@ -1,6 +1,6 @@
 """What runs the rounds of an experiment: this process, or the workers of a cluster."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ class Backend(Protocol):
     def saved(self, now: RunState) -> Saved:
         """Return the state as a checkpoint holds it."""
 
-    def clients(self, state: Any, t: int) -> list[Client]:
+    def clients(self, state: Any, t: int) -> Sequence[Client]:
         """Return every client's own model after round ``t``, the latest."""
 
     def values(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:

@@ -4,17 +4,19 @@ The rule is the same as that of the summary (``measure/selection``), so what is 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.clients import OnDemand
 from ..core.errors import UserError
 from ..core.files import disk
 from ..core.schema import VALIDATION, Config, Row
 from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
-from ..core.tensors import Tensors
+from ..core.tensors import Tensors, tree_map
 from ..core.units import metrics_of
 from ..data import Federation
 from ..measure.rows import Columns, metric_row
@@ -33,10 +35,11 @@ from ..store import RunFolder
 from ..store.checkpoint import oldest
 from ..store.chosen import load_chosen, save_chosen
 from ..store.folder import CHECKPOINT
-from .client import Client, client_from, client_tensors
+from .client import Client
 from .experiment import Experiment
+from .folded import common_parts, folded, unfolded
 
-ROUNDS, VALUES, MODELS = "rounds", "values/", "client/"
+ROUNDS, VALUES, MODELS, COMMON = "rounds", "values/", "client/", "common/"
 
 
 @dataclass
@@ -49,7 +52,7 @@ class Chosen:
     values: Tensors = field(default_factory=dict)  # [n, ...] of these models, by protocol
 
     def see(
-        self, history: Sequence[Row], values: Tensors, models: Callable[[], list[Client]], folder: RunFolder | None
+        self, history: Sequence[Row], values: Tensors, models: Callable[[], Sequence[Client]], folder: RunFolder | None
     ) -> None:
         """Take an evaluated round, the last of ``history``, if it is better, and keep it in the run's folder."""
         t, n = history[-1]["round"], len(values["after_mix"])
@@ -62,7 +65,9 @@ class Chosen:
         if not better.any():
             return
         mine, fresh = better.tolist(), models()
-        self.clients = [new if m else old for m, new, old in zip(mine, fresh, self.clients or fresh, strict=True)]
+        if not all(mine):  # one client must not hold the stacked models of all in memory
+            fresh = OnDemand(n, partial(in_own_memory, fresh))
+        self.clients = [fresh[i] if m else self.clients[i] for i, m in enumerate(mine)]
         self.rounds = [t if m else since for m, since in zip(mine, self.rounds or [t] * n, strict=True)]
         for protocol, new in values.items():
             old = self.values.get(protocol, new)
@@ -91,7 +96,9 @@ class Chosen:
 
     def tensors(self) -> Tensors:
         """Return all of it as a file holds it."""
-        models = {f"{MODELS}{i}/{k}": v for i, c in enumerate(self.clients) for k, v in client_tensors(c).items()}
+        common, own = folded(self.clients)
+        models = {f"{MODELS}{i}/{k}": v for i, tensors in enumerate(own) for k, v in tensors.items()}
+        models |= {COMMON + k: v for k, v in common.items()}
         return {ROUNDS: torch.tensor(self.rounds), **{VALUES + k: v for k, v in self.values.items()}, **models}
 
     def restore(self, tensors: Tensors, forms: Callable[[int], Sequence[Model]]) -> None:
@@ -103,10 +110,21 @@ class Chosen:
             if name.startswith(MODELS):
                 client, _, rest = name.removeprefix(MODELS).partition("/")
                 own[int(client)][rest] = value
+        parts = common_parts({k.removeprefix(COMMON): v for k, v in tensors.items() if k.startswith(COMMON)})
         models = {t: forms(t - 1) for t in set(self.rounds)}
         self.clients = [
-            client_from(each, models[t][i]) for i, (each, t) in enumerate(zip(own, self.rounds, strict=True))
+            unfolded(each, parts, models[t][i]) for i, (each, t) in enumerate(zip(own, self.rounds, strict=True))
         ]
+
+
+def in_own_memory(clients: Sequence[Client], i: int) -> Client:
+    """Return a client whose tensors are copies, but for what others have the same."""
+    client, copied = clients[i], partial(tree_map, torch.clone)
+    return replace(
+        client,
+        shared=client.shared if client.same is not None else copied(client.shared),
+        personal=copied(client.personal),
+    )
 
 
 def chosen_so_far(experiment: Experiment, folder: RunFolder | None, config: Config, rounds: int) -> Chosen | None:

@@ -1,19 +1,18 @@
 """One client's own model, and what it answers."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..core.clients import OnDemand
 from ..core.errors import UserError
 from ..core.schema import Config
 from ..core.tensors import Tensors
 from ..models.model import Model
 from .predict import Answering, Predictor
-
-CONSTANT = "constant/"  # of the names in the file of what all clients have
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,6 +23,7 @@ class Client:
     personal: Tensors  # what never left it
     model: Model | None  # the model that these tensors are of; None where it must be given to coterie.load
     answering: Answering | None = None  # what its samples are and its outputs mean; of the clients of a run
+    same: Hashable = None  # equal for clients that have one ``shared``, in one memory; None: nobody has this one
 
     def __repr__(self) -> str:
         return f"Client(shared={len(self.shared)} tensors, personal={len(self.personal)} tensors)"
@@ -64,32 +64,7 @@ class Client:
         return Predictor(self.module(), self.answering)
 
 
-def answering(config: Config, clients: Iterable[Client]) -> list[Client]:
+def answering(config: Config, clients: Sequence[Client]) -> Sequence[Client]:
     """Return clients who know what samples of the run are."""
     known = Answering.of(config)
-    return [replace(client, answering=known) for client in clients]
-
-
-def client_tensors(client: Client) -> Tensors:
-    """Return a client's model as its file holds it: ``shared/name`` and ``personal/name``."""
-    parts = {"shared": client.shared, "personal": client.personal}
-    return {f"{part}/{k}": v for part, tensors in parts.items() for k, v in tensors.items()}
-
-
-def common_tensors(constants: Tensors) -> Tensors:
-    """Return what all clients have the same as its file holds it: ``constant/name``."""
-    return {CONSTANT + k: v for k, v in constants.items()}
-
-
-def constants_from(common: Tensors) -> Tensors:
-    """Return the constants that ``common_tensors`` has put into a file."""
-    return {k.removeprefix(CONSTANT): v for k, v in common.items() if k.startswith(CONSTANT)}
-
-
-def client_from(tensors: Tensors, model: Model | None) -> Client:
-    """Return the client that ``client_tensors`` took apart."""
-
-    def part(name: str) -> Tensors:
-        return {k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)}
-
-    return Client(part("shared/"), part("personal/"), model)
+    return OnDemand(len(clients), lambda i: replace(clients[i], answering=known))

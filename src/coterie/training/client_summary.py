@@ -10,7 +10,6 @@ from ..core.schema_parts import Graph
 from ..core.tensors import Tensors
 from ..core.tensors import entries as count
 from ..measure.rows import client_columns
-from ..models.model import Model
 from ..topology import Topology
 from ..topology.sparse import entries
 from .client import Client
@@ -28,12 +27,13 @@ def client_summary(
     ``clients``: what each ends with; ``taken``: after which round, where that is not the last of ``rounds``.
     """
     names = list(experiment.federation.names)
+    sizes = [(_parameters(client), _own_parameters(client)) for client in clients]
     found: Any = {  # with keys that have the names of metrics, among those of a ClientSummary
         "round": rounds,
         "train_samples": experiment.train.sizes.tolist(),
         "test_samples": experiment.tests.sizes.tolist(),
-        "parameters": _parameters([client.model for client in clients if client.model is not None]),
-        "personal_parameters": [_own_parameters(client) for client in clients],
+        "parameters": [whole for whole, _ in sizes],
+        "personal_parameters": [own for _, own in sizes],
         "labels": _labels(experiment),
         **client_columns(values or {}, experiment.metrics.infos),
         "graph": _graph(experiment, rounds - 1),
@@ -49,10 +49,10 @@ def _own_parameters(client: Client) -> int:
     return count(v for k, v in client.personal.items() if k in trained)
 
 
-def _parameters(models: Sequence[Model]) -> list[int]:
-    """Return [n] how many parameters each client's own model has."""
-    sizes = {id(m): count(v for k, v in m.start.items() if k in m.parameters) for m in set(models)}
-    return [sizes[id(m)] for m in models]
+def _parameters(client: Client) -> int:
+    """Return how many parameters of a client's model are trained."""
+    trained = () if client.model is None else client.model.parameters
+    return count(v for k, v in (client.shared | client.personal).items() if k in trained)
 
 
 def _labels(experiment: Experiment) -> list[list[int]] | None:

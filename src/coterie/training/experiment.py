@@ -1,7 +1,7 @@
 """One experiment, ready to run round by round: who takes part, what they do, what is measured."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,7 +29,7 @@ from ..store import flatten, unflatten
 from ..store.checkpoint import Checkpoint
 from .checks import check_asked
 from .client import Client
-from .client_models import client_models
+from .client_models import ClientModels
 from .first import First, everybodys
 from .own_train import own_train, own_train_values
 from .schedule import Schedule
@@ -286,9 +286,9 @@ class Experiment:
         """Yield what the local clients would deploy after round ``t``, each in the submodel it has in that round."""
         return model_groups(self.model, self.program.submodels, self.program.models(state), self.everybody(t))
 
-    def clients(self, state: Any, t: int | None = None) -> list[Client]:
-        """Return the local clients' models after round ``t``, the last unless given."""
-        return client_models(self, state, self.settings.rounds - 1 if t is None else t)
+    def clients(self, state: Any, t: int | None = None) -> Sequence[Client]:
+        """Return the local clients' models after round ``t``, the last unless given, made when they are asked for."""
+        return ClientModels(self, state, self.settings.rounds - 1 if t is None else t)
 
     def modules(self, t: int) -> list[Model]:
         """Return the model that each client has after round ``t``: the common one, or its submodel."""

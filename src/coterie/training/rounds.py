@@ -24,14 +24,16 @@ from ..track import Tracking
 from ..track.progress import Progress
 from .backend import Backend
 from .chosen import Chosen, chosen_so_far
-from .client import answering, client_tensors, common_tensors
+from .client import answering
 from .client_summary import client_summary
 from .config import moved
 from .experiment import Experiment
+from .folded import folded, with_constants
 from .history import History
 from .newcomers import mean_over, newcomer_summary
 from .resampled import resampled
 from .run import Run, read_finished
+from .saved_models import SavedModels
 from .state import RunState
 from .time_limit import LimitedRun
 
@@ -49,7 +51,7 @@ def begin_rounds(
 def read_again(experiment: Experiment, folder: RunFolder, config: Config, tracking: Tracking) -> Run:
     """Return a run that was finished before, from its files: nothing is computed or written once more."""
     folder.tidy()
-    run = read_finished(folder, config, _forms(experiment, folder), tracking.bar.warn)
+    run = read_finished(folder, config, SavedModels.of(folder), _forms(experiment, folder), tracking.bar.warn)
     tracking.begin(config, folder.path, run.history)
     tracking.summary = run.summary
     return run
@@ -131,9 +133,9 @@ def _finished(
     constants: Tensors = to_device(experiment.model.constants, torch.device("cpu"))
     run = Run(config, History(history), summary, named, final, known, constants)
     if folder is not None:
-        models = [client_tensors(c) for c in run.clients]
-        written = models if limited is None else limited.written(models)
-        folder.finish(run.summary, written, run.client_summary, common_tensors(run.constants))
+        common, own = folded(run.clients)
+        written = own if limited is None else limited.written(own)
+        folder.finish(run.summary, written, run.client_summary, with_constants(common, run.constants))
     tracking.summary = run.summary
     return run
 

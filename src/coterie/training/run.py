@@ -3,12 +3,11 @@
 import shlex
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from .. import algorithms, models
@@ -25,14 +24,14 @@ from ..core.units import metrics_of, personal_summary, with_unit, words
 from ..measure.selection import BEST_TEST, may_stop_early
 from ..models.accept import accepted
 from ..models.model import Model, cross_entropy
-from ..store import RunFolder, client_file
-from ..store.digests import Digests
+from ..store import RunFolder
 from ..store.folder import CONFIG, METRICS
-from ..store.models import COMMON, read_common
 from . import render
-from .client import Client, answering, client_from, client_tensors, common_tensors, constants_from
+from .client import Client, answering
 from .client_table import client_history, client_table
+from .folded import folded, with_constants
 from .history import History
+from .saved_models import Forms, SavedModels, common_model, shapes
 
 if TYPE_CHECKING:
     import pandas
@@ -88,8 +87,8 @@ class Run:
             for row in self.history:
                 folder.append(row)
             folder.save(len(self.history), self.final)
-            models, common = [client_tensors(c) for c in self.clients], common_tensors(self.constants)
-            folder.finish(self.summary, models, self.client_summary, common)
+            common, own = folded(self.clients)
+            folder.finish(self.summary, own, self.client_summary, with_constants(common, self.constants))
         return folder.path
 
     @checked("function")
@@ -109,17 +108,18 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
     config, where = folder.config(), str(folder.path / CONFIG)
     if trust:
         check_trusted(config, trust)
-    common = common_of(folder, model_of(config, model, where, trust))
+    saved = SavedModels.of(folder)
+    common = common_model(model_of(config, model, where, trust), saved)
     modules = Modules(config, common, where, folder.client_summary(), trust)
-    return read_finished(folder, config, modules.of, say=print)
+    return read_finished(folder, config, saved, modules.of, say=print)
 
 
 def read_finished(
-    folder: RunFolder, config: Config, model: Callable[[int, Tensors], Model | None], say: Callable[[str], object]
+    folder: RunFolder, config: Config, saved: SavedModels | None, model: Forms, say: Callable[[str], object]
 ) -> Run:
-    """Return a finished run from its files; ``model(i, tensors)``: of a client. A pack may have left models out."""
-    checkpoint, files = folder.latest(say), Digests.of(folder.path)
-    clients = range(config["data"]["clients"] if folder.has_models else 0)
+    """Return a finished run from its files; ``saved``: None where a pack has left the models out."""
+    checkpoint = folder.latest(say)
+    clients = [] if saved is None else answering(config, saved.clients(config["data"]["clients"], model))
     history = folder.rows()
     summary, known = folder.summary(), folder.client_summary()
     rounds = summary["rounds"] if may_stop_early(config) else config["rounds"]
@@ -129,21 +129,11 @@ def read_finished(
         config=config,
         history=History(history),
         summary=summary,
-        clients=Clients(answering(config, [client_of(files, i, model) for i in clients]), known.get("names", ())),
+        clients=Clients(clients, known.get("names", ())),
         final=checkpoint.tensors if checkpoint else {},
         client_summary=known,
-        constants=constants_from(read_common(files)) if folder.has_models else {},
+        constants={} if saved is None else saved.constants,
     )
-
-
-def common_of(folder: RunFolder, model: Model | None) -> Model | None:
-    """Return the model of a finished run with the constants of its folder; a pack may have left them out."""
-    if model is None or not folder.has_models:
-        return model
-    constants, file = constants_from(read_common(Digests.of(folder.path))), folder.path / COMMON
-    there = {k: v.shape for k, v in (*model.module.named_parameters(), *model.module.named_buffers())}
-    check_alike({k: there[k] for k in constants if k in there}, shapes(constants), file)
-    return model.with_constants(constants)
 
 
 def finished(path: str | Path) -> RunFolder:
@@ -223,37 +213,3 @@ class Modules:
             known = method, self.common, n, c["rounds"], c["seed"]
             forms = {t: final_models(*known, t - 1) for t in set(taken)}
         return [forms[t][i] for i, t in enumerate(taken, first)]
-
-
-def shapes(tensors: Tensors) -> dict[str, torch.Size]:
-    """Return the shapes of named tensors."""
-    return {k: v.shape for k, v in tensors.items()}
-
-
-def client_of(files: Digests, i: int, model: Callable[[int, Tensors], Model | None]) -> Client:
-    """Return one client of a finished run, from its file."""
-    path, file = files.folder, client_file(files.folder, i)
-    if not RunFolder(path).has_models:
-        raise UserError(f"{path} has no models: coterie pack leaves them out, so go to the folder that was packed")
-    client = client_from(files.tensors(file), None)
-    own = client.shared | client.personal
-    found = model(i, own)
-    if found is not None:
-        _check_fits(own, found, file)
-    return replace(client, model=found)
-
-
-def _check_fits(own: Tensors, model: Model, file: Path) -> None:
-    """Refuse tensors of other shapes than the module's: copying would stretch a single number over a whole layer."""
-    check_alike(shapes(model.start), shapes(own), file)
-
-
-def check_alike(here: dict[str, torch.Size], there: dict[str, torch.Size], file: Path) -> None:
-    """Refuse the shapes ``there`` of a file that are not those of the module."""
-    for name in (*here, *there):
-        if here.get(name) != there.get(name):
-            held, takes = (list(s[name]) if name in s else "none" for s in (there, here))
-            raise UserError(
-                f"{file} does not fit the model: {name} is {held} and should be {takes}; repeat the run from its "
-                "config.json, or pass the module that was trained, as in coterie.load(path, model=...)"
-            )
