@@ -21,7 +21,7 @@ def _one_peer(n: int, powers: int, t: int) -> Tensor:
 
 @checked("topology")
 def one_peer_exponential(n: PositiveInt) -> Topology:
-    """Let everybody send to one other in round t, i to i + 2^(t mod q) (mod n), with q = ⌈log₂ n⌉; weights 1/2.
+    """Let every client send to one other in round t, i to i + 2^(t mod q) (mod n), with q = ⌈log₂ n⌉; weights 1/2.
 
     Every W is doubly stochastic. For n = 2^q the product of q successive rounds is exactly J: everybody has the mean.
 
@@ -53,7 +53,7 @@ def _relabeled(n: int, offsets: tuple[int, ...], seed: int, t: int) -> Tensor:
 
 @checked("topology")
 def random(n: PositiveInt, k: PositiveInt, seed: int = 0) -> Topology:
-    """Draw an undirected graph in which everybody has k neighbors in every round; weights 1/(k+1), W symmetric.
+    """Draw an undirected graph in which every client has k neighbors in each round; weights 1/(k+1), W symmetric.
 
     The circulant {±1, ..., ±⌊k/2⌋}, for odd k also n/2, under a random permutation of the clients.
     E‖Wx - x̄‖² = α ‖x - x̄‖² with α = (n/(k+1) - 1) / (n - 1).

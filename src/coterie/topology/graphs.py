@@ -130,7 +130,7 @@ def exponential(n: PositiveInt) -> Topology:
 
 @checked("topology")
 def full(n: PositiveInt) -> Topology:
-    """Connect everybody with everybody: W = J, every weight 1/n; λ = 0.
+    """Connect every client with every other: W = J, every weight 1/n; λ = 0.
 
     >>> full(4)(0)[0]
     tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
@@ -144,7 +144,7 @@ def full(n: PositiveInt) -> Topology:
 
 @checked("topology")
 def none(n: PositiveInt) -> Topology:
-    """Connect nobody with anybody: W = I; λ = 1.
+    """Connect no client with another: W = I; λ = 1.
 
     >>> none(2)(0)
     tensor([[1., 0.],
@@ -176,7 +176,7 @@ def metropolis(adjacency: Tensor) -> Tensor:
 
 @checked("topology")
 def star(n: PositiveInt) -> Topology:
-    """Connect client 0 with everybody, weighted by `metropolis`.
+    """Connect client 0 with every other client, weighted by `metropolis`.
 
     W is 1/n on the links and for the hub itself, 1 - 1/n for each leaf itself; λ = 1 - 1/n from n = 3 on.
 

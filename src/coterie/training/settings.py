@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from ..core.annotations import Example, Fraction, PositiveInt, Range, in_words
 from ..core.arguments import checked_class
+from ..core.choices import ENGINES, INITS, LOSS_NAMES, METRICS, explained
 from ..core.schema import Init, MeasureName, Precision, Repeatable, Select
 
 if TYPE_CHECKING:
@@ -94,11 +95,7 @@ class RunSettings:
         "last",
         saved="unusual",
     )
-    engine: str = option(
-        "Where clients run: auto, serial (one after another), vectorized (side by side), vectorized:16 (16 at once), "
-        "graphed (CUDA graphs, on a GPU), or ray (a cluster).",
-        "auto",
-    )
+    engine: str = option(f"Where clients run: {explained(ENGINES)}.", "auto")
     device: "str | torch.device" = option("auto, cpu or cuda.", "auto", saved="always", changes=True)
     precision: Precision = option(
         f"How a GPU multiplies: {in_words(Precision)}; weights stay in single precision.",
@@ -112,13 +109,11 @@ class RunSettings:
         saved="unusual",
     )
     loss: 'Annotated[Loss | str, Example("torch.nn.functional.cross_entropy")] | None' = option(
-        "What is minimized: cross-entropy (classes, tokens, pixels), bce (several labels, masks), mse, mae or huber "
-        "(numbers), dice (pixels, masks).",
-        "cross-entropy",
+        f"What is minimized: {explained(LOSS_NAMES)}.", "cross-entropy"
     )
     metric: "Annotated[MetricLike | list[MetricLike] | tuple[MetricLike, ...], Example('\"macro-f1\"')]" = option(
-        "What is measured: accuracy, balanced-accuracy, macro-f1, auroc, average-precision, mse, mae, r2, "
-        "perplexity, dice, iou, or module:function of your own; repeat for more, the first one decides.",
+        f"What is measured: {', '.join(METRICS)}, or module:function of your own; repeat for more, the first one "
+        "decides.",
         (),
         shows="that of the task",
     )
@@ -135,9 +130,7 @@ class RunSettings:
         saved="unusual",
     )
     seed: int = option("Of everything random: data, first model, batches, graphs.", 0, saved="always", changes=True)
-    init: Init = option(
-        "What clients begin with: common for one model, per-client for draws of their own.", "common", saved="always"
-    )
+    init: Init = option(f"What clients begin with: {explained(INITS)}.", "common", saved="always")
     drop_messages: Fraction = option(
         "How likely a message between clients is dropped, such as 0.2.", 0.0, saved="always", peers=True
     )
