@@ -119,10 +119,12 @@ def test_a_run_says_what_it_trains_before_it_begins(tmp_path: Path) -> None:
     plan = "on digits: 4 clients, dirichlet:0.1, 1 round, small-cnn with 13,706 parameters, engine auto"
     assert said[0] == f"dfedalt {plan}"
     assert said[1].startswith("  lr=0.02, personal_lr=0.02")
-    assert said[2] == "engine: vectorized:4 on cpu (4 clients at once fit the memory)"
-    assert said[3].startswith("dfedalt: round 1/1")
+    assert said[2] == "model: 13,706 numbers, 13,706 train; 13,056 shared, 650 personal, 0 constant"
+    assert said[3] == "engine: vectorized:4 on cpu (4 clients at once fit the memory)"
+    assert said[4].startswith("dfedalt: round 1/1")
     compared = answer("compare", "local", "fedavg", *words[:4], "--out", "c", cwd=tmp_path).err.splitlines()
     assert compared[0] == f"2 methods {plan}"
+    assert compared[2].endswith("model: 13,706 numbers, 13,706 train; 13,706 shared, 0 personal, 0 constant")
 
 
 @pytest.mark.parametrize(("shape", "model"), [((32, 32, 3), "small-cnn"), ((3, 3), "mlp"), ((12,), "mlp")])

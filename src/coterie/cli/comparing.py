@@ -14,6 +14,7 @@ from ..core.schema_several import Plan
 from ..measure.compare import Comparison, MethodRuns, RunData, check_target
 from ..report.collect import COMPARISON
 from ..track import Tracker
+from ..training.model_parts import model_parts
 from ..training.prepare import Prepared
 from ..training.run import Run
 from .interrupted import interruptible
@@ -63,7 +64,9 @@ class ComparisonPlan:
         ready, trials = checked_runs(plan, methods, folders, trials)
         run = ready[methods[0]]
         plan = plan.with_options(evaluate_every=run.settings.evaluate_every)
-        listed = (f"  {method}: {plan.preset_text(a)}" for method, a in zip(methods, chosen, strict=True))
+        parts = (model_parts(ready[method].experiment) for method in methods)
+        each = zip(methods, chosen, parts, strict=True)
+        listed = (f"  {method}: {plan.preset_text(a)}; {part}" for method, a, part in each)
         said = "\n".join([said_before(plan, methods, run), *listed, *plan.file_text(methods), *plan.notes(first)])
         goal = check_target(target, next(iter(run.experiment.metrics.infos), None))
         kept = {m: r for m, r in ready.items() if m not in {t.method for t in trials}}

@@ -105,7 +105,8 @@ class Prepared:
     def _tell(self, bar: Progress) -> None:
         for warning in self.warnings:
             bar.warn(warning)
-        bar.say(model_parts(self.experiment))
+        if not isinstance(self.settings.progress, str):  # a run among several is told of before the first of them
+            bar.say(model_parts(self.experiment))
         if isinstance(self.experiment.engine, InMemory):
             self.experiment.engine.on_build = bar.building
         if self.settings.evaluate_every == AUTO and self.experiment.schedule.every > 1:
