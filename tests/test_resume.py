@@ -61,6 +61,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         *("dfedalt", "--topology", "random:2", "--optimizer", "adamw", "--set", "lr=0.001"),
         *("--set", "personal_optimizer=sgd", "--set", "keep_optimizer_state=true", "--set", "lr_schedule=cosine:3"),
     ),
+    "fedavg-server-adam": ("fedavg", "--set", "server_optimizer=adam:lr=0.1", "--set", "participation=2"),
     "dfedalt-changing-graph": ("dfedalt", "--topology", "random:2", "--set", "lr_decay=0.5"),
     "osgp-scattered-and-offline": ("osgp", "--init", "per-client", "--offline", "0.4", "--topology", "random-push:2"),
     "fedavg-measured-rarely": ("fedavg", "--evaluate-every", "2", "--set", "participation=2"),

@@ -197,6 +197,7 @@ class Program(NamedTuple, Generic[S]):
     weight_stays_with: Literal["receiver", "sender"] = "receiver"  # the weight of a message that is not delivered
     finetune: Callable[[S, Round], Iterator[ModelGroup]] | None = None  # all models, tuned for measuring only
     submodels: Callable[[Round], Sequence[Assigned]] | None = None  # who has which; None: all have the common model
+    server_steps: bool = False  # whether a server takes the steps of ``server_optimizer``
     rule: MixingRule | None = None  # what takes the place of averages in the exchange; None: nothing does
 
 

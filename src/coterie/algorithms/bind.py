@@ -34,6 +34,11 @@ def bind(algorithm: Algorithm, problem: Problem, absences: bool = False) -> Prog
     check_optimizers(t, program.phases, problem.model.start)
     if program.rule is None:
         refuse_robust(t, f"{algorithm.name} names none in its program (rule)")
+    if t.server_optimizer != "sgd" and not program.server_steps:
+        raise UserError(
+            f"server_optimizer={t.server_optimizer} changes nothing, because {algorithm.name} as it is set has no "
+            "server that steps toward an average: leave it out"
+        )
     if t.finetune_epochs:
         program = finetuned(program, problem)
     graph, n = program.topology, problem.clients

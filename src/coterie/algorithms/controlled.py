@@ -32,6 +32,7 @@ class Controlled(NamedTuple):
     u: Tensors  # the shared part, on the server
     v: Tensors  # stacked: the personal parts
     memory: Slots  # empty: SGD without momentum has none
+    outer: Slots  # of the server's optimizer
     c: Tensors  # the server's control variate: the mean of all c_i
     c_i: Tensors  # stacked: the clients' control variates
 
@@ -53,8 +54,8 @@ def controlled(
 
     def init(common: Tensors, each: Tensors) -> Controlled:
         c = zeros_like(split(common, names)[0])
-        u, v, memory = base.init(common, each)
-        return Controlled(u, v, memory, c, replicate(c, count(each)))
+        u, v, memory, outer = base.init(common, each)
+        return Controlled(u, v, memory, outer, c, replicate(c, count(each)))
 
     def start_gradients(s: Controlled, r: Round) -> Controlled:
         """Set c_i to the mean gradient of the batches of a round, all at the start."""
@@ -74,10 +75,10 @@ def controlled(
     def exchange(s: Controlled, trained: Trained, r: Round) -> Controlled:
         changed, sent = split(trained.sent, {CONTROL + k for k in s.c})
         memory, c_i = trained.private
-        u, v, memory = base.exchange(s, trained._replace(sent=sent, private=memory), r)
+        u, v, memory, outer = base.exchange(s, trained._replace(sent=sent, private=memory), r)
         mean = average(r.engine, r.row("uniform"), changed)
         c = {k: torch.add(v, mean[CONTROL + k], alpha=len(r.global_cohort) / p.clients) for k, v in s.c.items()}
-        return Controlled(u, v, memory, c, put(s.c_i, r.members, c_i))
+        return Controlled(u, v, memory, outer, c, put(s.c_i, r.members, c_i))
 
     return base._replace(
         init=init,

@@ -65,6 +65,8 @@ class Options(TypedDict, total=False):
         steps: Batches in one round, instead of epochs.
         quantize: Bits for every number that a client sends, 2 to 16; none: all it has.
         robust: What takes the place of averages where members may lie: "trimmed", "median" or "clip"; none: nothing.
+        server_optimizer: How a server steps toward the mean of what it receives: "sgd", which is that mean, "momentum",
+            "adam", "yogi" or "adagrad", with options as in "adam:lr=0.01,beta_1=0.9,beta_2=0.99,tau=0.001".
         finetune_epochs: Passes in which everybody tunes a copy of its model before it is measured and returned.
         finetune_lr: The rate of that tuning; none: lr.
         finetune_momentum: The momentum of that tuning; none: momentum.
@@ -93,6 +95,7 @@ class Options(TypedDict, total=False):
     steps: Count | None
     quantize: Annotated[int, Range(2, 16)] | None
     robust: Robust | None
+    server_optimizer: str
     finetune_epochs: Count
     finetune_lr: Rate | None
     finetune_momentum: Fraction | None
@@ -134,6 +137,7 @@ class Training(NamedTuple):
     steps: int | None = None
     quantize: int | None = None
     robust: Robust | None = None
+    server_optimizer: str = "sgd"
     finetune_epochs: int = 0
     finetune_lr: float | None = None
     finetune_momentum: float | None = None

@@ -11,6 +11,7 @@ from ..local.steps import Phase
 from .base import Problem, Program, Round, Trained
 from .kept import kept_state
 from .options import Training, Weighting
+from .outer import server_step
 from .traffic import Traffic, load, to_server
 from .update import NOTHING, AuxOf, LocalUpdate, Names, look_up, message_of
 
@@ -21,6 +22,7 @@ class Server(NamedTuple):
     u: Tensors  # the shared part, on the server
     v: Tensors  # stacked: the personal parts, on the clients
     memory: Slots  # stacked: of the optimizers, where it outlives a round
+    outer: Slots  # of the server's optimizer
 
 
 @checked("function")
@@ -40,16 +42,18 @@ def federated(
     (u_i, v_i') <- local(u, v_i) for i in S;   u <- u + outer_lr (sum_S q_i u_i - u),  q by size or equal
     v_i <- v_i + personal_outer_lr (v_i' - v_i)
 
+    With ``server_optimizer`` a step of that optimizer along u - sum_S q_i u_i takes the place of the server's.
     Where clients hold parts of the model only, every entry is averaged over those of S who hold it. With ``robust`` a
     rule of ``exchange.robust`` takes the place of the sum. aux: the values that corrections look up, by name, as
     functions of the state and the round.
     """
     work = LocalUpdate(problem, phases, training, frozenset(aux))
-    message, rule = message_of(shared), training.rule
+    message, rule, step = message_of(shared), training.rule, server_step(training.server_optimizer)
 
     def init(common: Tensors, each: Tensors) -> Server:
         u, v = split(common, shared)[0], split(each, shared)[1]
-        return Server(u, v, replicate(kept_state(training, phases, common), count(each)))
+        outer = step.init(split(u, problem.parameters)[0])
+        return Server(u, v, replicate(kept_state(training, phases, common), count(each)), outer)
 
     def train(s: Server, r: Round) -> Trained:
         models = replicate(s.u, len(r.cohort)) | rows(s.v, r.members)
@@ -58,7 +62,8 @@ def federated(
     def exchange(s: Server, trained: Trained, r: Round) -> Server:
         u = s.u | average(r.engine, r.row(weighting), trained.sent, trained.mass, s.u, rule)
         v = interpolate(rows(s.v, r.members), split(trained.models, shared)[1], personal_outer_lr)
-        return Server(interpolate(s.u, u, outer_lr), put(s.v, r.members, v), put(s.memory, r.members, trained.private))
+        u, outer = step(s.u, u, s.outer, outer_lr, problem.parameters)
+        return Server(u, put(s.v, r.members, v), put(s.memory, r.members, trained.private), outer)
 
     return Program(
         shared=shared,
@@ -74,6 +79,7 @@ def federated(
         receiver_has=lambda s: s.u,
         submodels=problem.submodels,
         rule=rule,
+        server_steps=True,
     )
 
 

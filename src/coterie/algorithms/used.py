@@ -12,6 +12,7 @@ from ..submodels.factors import LowRank, LowRankConv2d
 from ..submodels.lowrank import factorable
 from . import BUILDERS
 from .base import Algorithm
+from .outer import server_step
 from .widths import SCALED
 
 Settings = Mapping[str, Any]
@@ -47,6 +48,10 @@ def _between_peers(s: Settings) -> bool:
     return "weighting" in s and s.get("topology") is not None
 
 
+def _own_rate(s: Settings) -> bool:
+    return "server_optimizer" in s and server_step(s["server_optimizer"]).lr is not None
+
+
 def _large_slices(s: Settings) -> bool:
     return None not in (s.get("micro_batch"), s.get("batch_size")) and s["micro_batch"] >= s["batch_size"]
 
@@ -80,6 +85,7 @@ RULES = (
     Rule(SENT, _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
     Rule(("personal_optimizer",), _is("schedule", "joint"), "schedule=joint has one phase", "take schedule=alternate"),
     Rule(("micro_batch",), _large_slices, "a batch has no more samples", "give less than batch_size"),
+    Rule(("outer_lr", "beta"), _own_rate, "the server's optimizer has a rate of its own", "give it there"),
     *(Rule((k,), _not_taken(k, *BOTH), f"the optimizer takes no {k}", OTHERS) for k in SETTINGS),
     *(
         Rule((f"finetune_{k}",), _not_taken(k, "optimizer"), f"the optimizer takes no {k}", OTHERS)

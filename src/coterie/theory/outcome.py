@@ -81,7 +81,7 @@ def plain_sgd(t: Training) -> Condition:
     changed += ["lr_decay"] if t.lr_decay != 1.0 else []
     changed += [k for k in ("lr_min", "lr_milestones", "lr_schedule") if getattr(t, k) is not None]
     changed += ["lr_warmup"] if t.lr_warmup else []
-    changed += ["optimizer"] if t.optimizer != "sgd" else []
+    changed += [k for k in ("optimizer", "server_optimizer") if getattr(t, k) != "sgd"]
     return Condition(
         "plain SGD at constant rates, all numbers sent and averaged", not changed, f"leave {', '.join(changed)} out"
     )
