@@ -1,6 +1,8 @@
 """What training never changes of a model is there once: in no state, message or file of a client."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from coterie.models.model import Model, cross_entropy
 from coterie.models.trials import settled
 from coterie.net.agreement import _constants
 from coterie.training.config import fingerprint
+from local_peers import participants, run_together
 from test_engines import graphed_for
 from toys import experiment, models
 
@@ -338,6 +341,27 @@ def test_low_rank_leaves_frozen_layers_whole(algorithm: ct.algorithms.Algorithm)
         for client in run.clients:
             assert torch.equal(client.module().get_parameter("0.0.weight"), backbone()[0].weight)  # type: ignore[index]
             assert not {k for k in (client.shared | client.personal) if k.startswith("0.")}
+
+
+def test_peers_send_what_trains(tmp_path: Path) -> None:
+    """They come to what a simulation comes to, and every message holds the head alone."""
+    algorithm, fed = METHODS["dfedsam"], replace(plain(), names=tuple("abcd"))
+    e = experiment(net(), fed, algorithm)
+    now = e.start()
+    for t in range(2):
+        now, _ = e.run_round(now, t, evaluate=True)
+    peers = participants(lambda: Model(net(), cross_entropy), fed, algorithm, 2, tmp_path, wait=3.0)
+    run_together(peers)
+    for p, client in zip(peers, e.clients(now.state), strict=True):
+        files = {path.name: load_file(path) for path in (p.folder / "clients").iterdir()}
+        common = files.pop("common.safetensors")
+        (own,) = files.values()
+        assert common.keys() == {"constant/0.0.weight", "constant/0.0.bias"}
+        assert own.keys() == {f"shared/{k}" for k in client.shared}
+        for k, v in client.shared.items():
+            torch.testing.assert_close(own[f"shared/{k}"], v, rtol=1e-5, atol=1e-6)
+        rows = (p.folder / "metrics.jsonl").read_text().splitlines()
+        assert {json.loads(row)["parameters_sent"] for row in rows} == {2 * HEAD}
 
 
 def test_members_agree_on_what_is_frozen() -> None:

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 import coterie as ct
+from coterie.cluster.ray_backend import gathered_clients
 from coterie.core.tensors import replicate
 from coterie.measure.evaluate import chosen_rows
+from coterie.models.model import Model, cross_entropy
 from coterie.training.client import Client
 from coterie.training.folded import common_parts, folded, unfolded
 from coterie.training.run import Run
@@ -131,6 +134,20 @@ def test_folding_goes_back_and_forth() -> None:
     assert [client.shared["w"].tolist() for client in back] == [c.shared["w"].tolist() for c in clients]
     assert back[0].shared is back[4].shared
     assert back[5].shared is not back[0].shared
+
+
+def test_shards_send_their_common_model_once() -> None:
+    """A server's model is the same on all of them, and it is in memory once."""
+    head = {"w": torch.ones(2)}
+    model = Model(nn.Linear(2, 1), cross_entropy)
+    shards = [
+        {"common": {"shared/w": head["w"].clone()}, "0": {"personal/b": torch.zeros(1)}, "2": {}},
+        {"common": {"shared/w": head["w"].clone()}, "1": {"personal/b": torch.ones(1)}},
+    ]
+    clients = gathered_clients(shards, np.array([0, 1, 0]), [model] * 3)
+    assert [client.personal.get("b", torch.tensor([5.0])).item() for client in clients] == [0.0, 1.0, 5.0]
+    assert len({client.shared["w"].data_ptr() for client in clients}) == 1
+    assert [client.same for client in clients] == [0, 0, 0]
 
 
 def test_one_model_is_not_copied_to_be_measured() -> None:

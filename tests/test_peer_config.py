@@ -363,6 +363,23 @@ class TestAgreement:
         assert len(found["code"][name]) == 64
         assert module(config, own_data(config)).weight.shape == (3, 4)
 
+    def test_another_backbone_is_named(self, folder: Path) -> None:
+        """Both members have the same code, which reads its frozen weights from a file of theirs."""
+        (folder / "frozen.py").write_text(
+            "import numpy, pathlib, torch\nfrom torch import nn\n"
+            "def net(shape, classes):\n"
+            "    backbone = nn.Linear(4, 8).requires_grad_(False)\n"
+            "    weights = numpy.load(pathlib.Path(__file__).with_name('backbone.npy'))\n"
+            "    backbone.weight.copy_(torch.from_numpy(weights))\n"
+            "    return nn.Sequential(backbone, nn.Linear(8, classes))\n"
+        )
+        name, found = "./frozen.py:net", []
+        for value in (0.0, 1.0):
+            np.save(folder / "backbone.npy", np.full((8, 4), value, np.float32))
+            found.append(agreed(load(written(folder, changed("mlp:width=8", name), "own.toml"), (name,))))
+        lines = differences(*found)
+        assert [line.partition(":")[0] for line in lines] == ["model.first_values", "model.constants.0"]
+
     def test_anything_may_come_from_others(self, ours: dict[str, Any]) -> None:
         for theirs in (None, 3, [], "x" * 10**6, {"settings": "\x1b[31m" * 1000}, {"\n" * 1000: {"a": []}}):
             lines = differences(ours, theirs)

@@ -126,7 +126,7 @@ def _typed(given: ComparisonSettings) -> RunOptions:
 
 def _kept(run: Run, out: str | Path | None) -> Run:
     """Return a run without its models where these are in a folder: those of all runs would fill the memory."""
-    return run if out is None else replace(run, clients=Clients([]), final={})
+    return run if out is None else replace(run, clients=Clients([]), final={}, constants={})
 
 
 def _called(methods: Sequence[str | Algorithm] | Mapping[str, str | Algorithm]) -> dict[str, str | Algorithm]:

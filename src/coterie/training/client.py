@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -65,6 +66,13 @@ class Client:
 
 
 def answering(config: Config, clients: Sequence[Client]) -> Sequence[Client]:
-    """Return clients who know what samples of the run are."""
-    known = Answering.of(config)
-    return OnDemand(len(clients), lambda i: replace(clients[i], answering=known))
+    """Return clients who know what samples of the run are; one that somebody has is not made, or read, once more."""
+    known, made = Answering.of(config), WeakValueDictionary[int, Client]()
+
+    def make(i: int) -> Client:
+        client = made.get(i)
+        if client is None:
+            client = made[i] = replace(clients[i], answering=known)
+        return client
+
+    return OnDemand(len(clients), make)

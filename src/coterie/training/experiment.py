@@ -29,7 +29,7 @@ from ..store import flatten, unflatten
 from ..store.checkpoint import Checkpoint
 from .checks import check_asked
 from .client import Client
-from .client_models import ClientModels
+from .client_models import client_models
 from .first import First, everybodys
 from .own_train import own_train, own_train_values
 from .schedule import Schedule
@@ -288,7 +288,7 @@ class Experiment:
 
     def clients(self, state: Any, t: int | None = None) -> Sequence[Client]:
         """Return the local clients' models after round ``t``, the last unless given, made when they are asked for."""
-        return ClientModels(self, state, self.settings.rounds - 1 if t is None else t)
+        return client_models(self, state, self.settings.rounds - 1 if t is None else t)
 
     def modules(self, t: int) -> list[Model]:
         """Return the model that each client has after round ``t``: the common one, or its submodel."""
