@@ -14,6 +14,7 @@ from coterie.core.schema import ClientSummary, Config, MeasureName, Row, Summary
 from coterie.export.formats import FORMATS
 from coterie.measure import CHANGES, MEASURES
 from coterie.measure.convergence import BY_CLIENT
+from coterie.training.settings import RunSettings, options
 
 ONE = {"epochs": 1, "batch_size": 16, "lr": 0.01}
 TEXT = "text:length=8,rows=4,vocabulary=12"
@@ -136,6 +137,17 @@ def test_types_have_no_key_that_no_run_has(folders: dict[str, Path]) -> None:
 def test_every_word_of_a_type_has_its_function() -> None:
     assert {*MEASURES, *CHANGES, *BY_CLIENT} == set(get_args(MeasureName))
     assert FORMATS.keys() == set(get_args(ct.export.FormatName))
+
+
+def test_a_configuration_has_a_type_for_every_option_that_it_keeps() -> None:
+    """What is kept in any case is required, what is kept where it is unusual is not."""
+    kept = {fact: {f.name for f in options("saved") if f.metadata["saved"] == fact} for fact in ("always", "unusual")}
+    assert kept["always"] <= Config.__required_keys__
+    assert kept["unusual"] <= Config.__optional_keys__
+    assert RunSettings(rounds=3).saved.keys() == kept["always"]
+    changed = RunSettings(rounds=3, select="best-test", validation=0.5, patience=2, stop_at=1, holdout_clients=1)
+    assert changed.saved.keys() == kept["always"] | kept["unusual"]
+    assert RunSettings.of({**changed.saved, "engine": "serial"}).saved == changed.saved  # type: ignore[arg-type,typeddict-item]
 
 
 def test_a_wrong_file_is_noticed() -> None:
