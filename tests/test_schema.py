@@ -52,7 +52,9 @@ def runs(folder: Path) -> dict[str, Path]:
             record=record,
             holdout_clients=1 if method == "fedavg" else 0,
             **(
-                {"validation": 0.2, "select": "best-validation-per-client", "patience": 3} if method == "fedavg" else {}
+                {"validation": 0.2, "select": "best-validation-per-client", "patience": 3, "stop_at": 1000.0}
+                if method == "fedavg"
+                else {}
             ),
             out=folder / method,
             progress=False,

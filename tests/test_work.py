@@ -65,7 +65,11 @@ def test_what_differs_is_named(methods: list[MethodRuns], said: list[str]) -> No
 
 
 def test_every_option_is_of_local_training_or_of_messages() -> None:
-    assert {name for name in Options.__annotations__ if not is_local(name)} == {"quantize", "robust"}
+    assert {name for name in Options.__annotations__ if not is_local(name)} == {
+        "quantize",
+        "robust",
+        "server_optimizer",
+    }
 
 
 def test_the_command_says_which_method_was_tuned(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ..exchange.mixing import average
 from ..local.corrections import CONTROL
 from ..local.optimizers import Slots
 from ..local.paces import pace_of
-from ..local.slices import Sliced
+from ..local.slices import sliced
 from ..local.steps import Phase
 from .base import Problem, Program, Round, Trained
 from .options import Training, refuse_robust
@@ -59,9 +59,7 @@ def controlled(
 
     def start_gradients(s: Controlled, r: Round) -> Controlled:
         """Set c_i to the mean gradient of the batches of a round, all at the start."""
-        grad = r.engine.gradient(p.model.objective)
-        if t.micro_batch is not None:
-            grad = Sliced(grad, t.micro_batch)
+        grad = sliced(r.engine.gradient(p.model.objective), t.micro_batch)
         batches = r.batches(CONTROL_STREAM, t.amount, t.batch_size, t.replacement)
         c_i = r.map(lambda x, stream: mean_gradient(grad, names, x, stream), base.models(s), batches)
         return s._replace(c=r.engine.all_mean({k: v.mean(0) for k, v in c_i.items()}, len(p.local_clients)), c_i=c_i)

@@ -17,7 +17,7 @@ from ..data.batches import Amount, Integers, Stream
 from ..exchange.mixing import average
 from ..local.corrections import MASK, masked
 from ..local.optimizers import Slots, cosine
-from ..local.slices import Sliced
+from ..local.slices import sliced
 from ..local.steps import Phase
 from .method import (
     Fraction,
@@ -100,7 +100,7 @@ def dispfl(
         score = random_scores(s.mask, p.seed, r) if regrow == "random" else gradient_sizes(p, done.models, t, r)
         moving = cosine(prune_rate, 0.0, r.index, p.rounds)
         mask = {k: regrown(done.models[k], m, moving, score[k]) for k, m in s.mask.items()}
-        memory = {slot: among(values, s.mask, mask) for slot, values in done.private.items()}
+        memory = {slot: alive(alive(values, s.mask), mask) for slot, values in done.private.items()}  # growing has none
         return done._replace(private=(mask, memory), mass=alive(tree_map(torch.ones_like, done.sent), s.mask))
 
     def exchange(s: Sparse, trained: Trained, r: Round) -> Sparse:
@@ -116,14 +116,9 @@ def dispfl(
     return base._replace(init=init, train=train, exchange=exchange, traffic=traffic, topology=graph)
 
 
-def among(values: Tensors, before: Tensors, after: Tensors) -> Tensors:
-    """Set what an optimizer has of entries to zero unless they stay alive; a count of a parameter's steps stays."""
-    return {k: v * (before[k] & after[k]) if v.shape == after[k].shape else v for k, v in values.items()}
-
-
 def alive(x: Tensors, mask: Tensors) -> Tensors:
-    """Set x to zero where its mask is zero; tensors without a mask stay."""
-    return {k: v * mask[k] if k in mask else v for k, v in x.items()}
+    """Set x to zero where its mask is zero; tensors without a mask of their shape stay, as counts of steps."""
+    return {k: v * mask[k] if k in mask and v.shape == mask[k].shape else v for k, v in x.items()}
 
 
 def erk(shapes: Mapping[str, tuple[int, ...]], density: float) -> dict[str, int]:
@@ -169,9 +164,7 @@ def gradient_sizes(p: Problem, models: Tensors, t: Training, r: Round) -> Tree:
     Values below a millionth of the largest are 0: where a bias cannot matter (a key's in attention) its gradient is
     rounding noise, which differs from engine to engine and must not choose.
     """
-    grad = r.engine.gradient(p.model.eval_objective)
-    if t.micro_batch is not None:
-        grad = Sliced(grad, t.micro_batch)
+    grad = sliced(r.engine.gradient(p.model.eval_objective), t.micro_batch)
 
     def client(x: Tensors, stream: Stream) -> Tensors:
         g = grad(*split(x, p.parameters), stream.batch(0))[0] if stream.steps else split(x, p.parameters)[0]

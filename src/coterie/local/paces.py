@@ -64,7 +64,7 @@ def pace_of(given: PaceLike | None, t: int) -> Pace | None:
     """Return the pace of round ``t``; a text may name a function of one's own, which takes the round and the step.
 
     >>> pace_of("exponential:0.5", t=3)(1), pace_of(lambda t, k: t + k, t=3)(1)
-    (0.5, 4)
+    (0.5, 4.0)
     """
     if given is None:
         return None

@@ -45,13 +45,13 @@ def maker(text: str) -> tuple[Callable[..., Optimizer], Spec]:
     return import_function(name, "optimizer"), Spec(name, spec.args[1:], spec.options)
 
 
-def named(text: str | None, known: Collection[str]) -> bool:
-    """Tell whether a saved text names something known or a function of one's own; one that is not given does.
+def named(saved: object, known: Collection[str]) -> bool:
+    """Tell whether a saved text names something known or a function of one's own; what is not a text is not asked.
 
     >>> named("adam", OPTIMIZERS), named("mine:lion,b=0.9", OPTIMIZERS), named("__main__.Lion", OPTIMIZERS)
     (True, True, False)
     """
-    return text is None or parse(text).name in known or own_name(text) is not None
+    return not isinstance(saved, str) or parse(saved).name in known or own_name(saved) is not None
 
 
 def taken(given: OptimizerLike) -> Collection[str]:

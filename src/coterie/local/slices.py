@@ -12,6 +12,11 @@ from ..engines.base import Grad, StepInfo
 APART = 0x5851F42D4C957F2D  # between the keys of two slices' dropout masks
 
 
+def sliced(grad: Grad, size: int | None) -> Grad:
+    """Return the gradient of a batch by slices of so many samples; None: of the whole batch."""
+    return grad if size is None else Sliced(grad, size)
+
+
 @dataclass(frozen=True)
 class Sliced:
     """The gradient of a batch as the mean of those of its slices, each weighed by its samples.
