@@ -147,6 +147,20 @@ def test_the_index_tells_both_radii_of_the_gap() -> None:
     assert max(small["differences"]) < 0 < min(large["differences"])
 
 
+def test_optimizers_say_what_their_runs_say() -> None:
+    """The page is made of its runs, and the index quotes its verdicts."""
+    import optimizers
+
+    results = json.loads(optimizers.FILE.read_text(encoding="utf-8"))
+    assert (EVIDENCE / "optimizers.md").read_text(encoding="utf-8") == optimizers.page(results)
+    (line,) = (line for line in text("index").splitlines() if "(optimizers.md)" in line)
+    for task in results["tasks"].values():
+        for method, rows in task["methods"].items():
+            sgd, adamw = (optimizers.shown(rows[name]["values"]) for name in optimizers.OPTIMIZERS)
+            if optimizers.verdict(task, rows) != "no clear difference":
+                assert f"{method} {adamw} beside {sgd}" in line
+
+
 def test_radii_say_what_their_runs_say() -> None:
     """The index quotes the page, and the page is made of its runs."""
     import radii
