@@ -83,17 +83,17 @@ release-check: setup
 # The lowest versions that pyproject.toml allows, in an environment of their own: make lowest, or make lowest ONLY=report
 lowest: setup
 	rm -rf .venvs/lowest
-	$(BIN)/python tests/lower_bounds.py .venvs/lowest $(ONLY)
+	$(BIN)/python tests/support/lower_bounds.py .venvs/lowest $(ONLY)
 
 # The licenses of all that is installed with Coterie and its extras; others than those known to be free end it.
 licenses: setup
-	$(BIN)/python tests/licenses.py
+	$(BIN)/python tests/support/licenses.py
 
 # One changed line at a time, for each of which a test must fail: make mutants MUTANTS="--room data --count 20 --seed 1". A run
 # that was interrupted goes on from .mutants.json.
 MUTANTS ?=
 mutants: setup
-	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py $(MUTANTS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/support/mutants.py $(MUTANTS)
 
 setup: $(VENV)/.ready
 
