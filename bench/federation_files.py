@@ -12,9 +12,9 @@ import numpy as np
 from safetensors.torch import load_file
 
 from coterie.data import Federation, federate
-from coterie.net.authority import Authority
-from coterie.net.outbox import Outbox
-from coterie.net.peer import APPLIED, INBOX, OUTBOX
+from coterie.net.certificates.authority import Authority
+from coterie.net.peer.outbox import Outbox
+from coterie.net.peer.peer import APPLIED, INBOX, OUTBOX
 
 LOG = "log.jsonl"  # in a member's folder
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-from coterie.net.authority import Authority
-from coterie.net.message import Announced, Header, Outgoing, open_message
-from coterie.net.tls import Credentials, client_context, server_context
-from coterie.net.transport import Beat, Transport
+from coterie.net.certificates.authority import Authority
+from coterie.net.wire.message import Announced, Header, Outgoing, open_message
+from coterie.net.wire.tls import Credentials, client_context, server_context
+from coterie.net.wire.transport import Beat, Transport
 
 
 class Folder:

@@ -17,7 +17,7 @@ from coterie.engines.capture import flat, lifted
 from coterie.engines.pieces import cut, in_turn
 from coterie.models.model import Model, cross_entropy
 from coterie.models.trials import settled
-from coterie.net.agreement import _constants
+from coterie.net.setup.agreement import _constants
 from coterie.training.config import fingerprint
 from local_peers import participants, run_together
 from same_numbers import graphed_for

@@ -23,7 +23,7 @@ from coterie.data.new_rows import DictRows, FrameRows, encoded_rows
 from coterie.data.sources import one_client
 from coterie.export.formats import silence
 from coterie.models.model import Model, cross_entropy
-from coterie.net.shared_columns import columns_of, merged
+from coterie.net.setup.shared_columns import columns_of, merged
 from helpers_cli import Cli
 from local_peers import participants, run_together
 

@@ -4,7 +4,7 @@ import ast
 import re
 import tomllib
 
-from mutants import EQUIVALENT, ROOMS, ROOT, mutants_of, places, replaced, test_file
+from mutants import EQUIVALENT, ROOMS, ROOT, file_of_tests, mutants_of, places, replaced
 
 CODE = '''
 def f(a: "3", b: int = 2) -> 4:
@@ -44,7 +44,7 @@ def test_changes_are_those_of_a_line() -> None:
 def test_rooms_and_their_tests_are_there() -> None:
     for room, tests in ROOMS.items():
         assert (ROOT / "src/coterie" / room).is_dir()
-        assert all(test_file(name) for name in tests.split()), room
+        assert all(file_of_tests(name) for name in tests.split()), room
 
 
 def test_equivalent_mutants_are_mutants_with_a_reason() -> None:

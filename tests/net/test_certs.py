@@ -22,12 +22,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from coterie.core.errors import UserError
-from coterie.net import authority as authorities
-from coterie.net import tls
-from coterie.net.authority import Authority
-from coterie.net.certificates import read_revoked, standings
-from coterie.net.start import CertificateWatch
-from coterie.net.tls import Credentials, client_context, name_of, reason, revoked, serial_of, server_context
+from coterie.net.certificates import authority as authorities
+from coterie.net.certificates.authority import Authority
+from coterie.net.certificates.validity import read_revoked, standings
+from coterie.net.setup.start import CertificateWatch
+from coterie.net.wire import tls
+from coterie.net.wire.tls import Credentials, client_context, name_of, reason, revoked, serial_of, server_context
 from in_process import answer
 
 MEMBERS = ("alpha", "beta", "gone")

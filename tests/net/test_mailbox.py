@@ -12,13 +12,13 @@ import torch
 
 from coterie.core.errors import DamagedFileError
 from coterie.core.tensors import Tensors
-from coterie.net.deadline import Deadline
-from coterie.net.engine import Networked
-from coterie.net.mailbox import COPY, TRANSFER, Announcement, Mailbox, WaitFor
-from coterie.net.message import Header, Outgoing, Refused
-from coterie.net.network import Network
-from coterie.net.outbox import Outbox, Portion, message_of
-from coterie.net.transport import Beat
+from coterie.net.peer.deadline import Deadline
+from coterie.net.peer.engine import Networked
+from coterie.net.peer.mailbox import COPY, TRANSFER, Announcement, Mailbox, WaitFor
+from coterie.net.peer.network import Network
+from coterie.net.peer.outbox import Outbox, Portion, message_of
+from coterie.net.wire.message import Header, Outgoing, Refused
+from coterie.net.wire.transport import Beat
 
 X = {"w": torch.arange(3.0)}
 NUMBER = torch.tensor(0.5, dtype=torch.float64)

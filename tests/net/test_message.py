@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 
 from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, as_bytes
-from coterie.net.message import CHUNK, LONGEST_HEADER, Announced, Header, Outgoing, Refused, open_message, read_header
+from coterie.net.wire.message import (
+    CHUNK,
+    LONGEST_HEADER,
+    Announced,
+    Header,
+    Outgoing,
+    Refused,
+    open_message,
+    read_header,
+)
 from coterie.store.safetensors import NAMES
 
 HEADER = Header("clinics", "0a1b", "copy", 3, 0, "alpha")

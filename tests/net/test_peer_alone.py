@@ -13,11 +13,11 @@ pytest.importorskip("cryptography", reason="peers need coterie[peers]")
 
 from coterie.core.files import write_json
 from coterie.measure.compare import Comparison
-from coterie.net import alone
-from coterie.net.config import PeerConfig, load
-from coterie.net.own_data import own_data
-from coterie.net.shared_columns import columns_of, merged
-from coterie.net.start import participant
+from coterie.net.operations import alone
+from coterie.net.setup.config import PeerConfig, load
+from coterie.net.setup.own_data import own_data
+from coterie.net.setup.shared_columns import columns_of, merged
+from coterie.net.setup.start import participant
 from coterie.report.collect import collect
 from coterie.report.groups import setups
 from coterie.report.library import MISSING

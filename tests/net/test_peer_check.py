@@ -17,13 +17,13 @@ pytest.importorskip("cryptography", reason="peers need coterie[peers]")
 from coterie.cli import peer_run
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
-from coterie.net import check
-from coterie.net.agreement import agreed
-from coterie.net.authority import Authority
-from coterie.net.check import Ask, Finding, findings, hello
-from coterie.net.config import PeerConfig, load
-from coterie.net.start import transport_of
-from coterie.net.transport import Beat, Transport
+from coterie.net.certificates.authority import Authority
+from coterie.net.operations import check
+from coterie.net.operations.check import Ask, Finding, findings, hello
+from coterie.net.setup.agreement import agreed
+from coterie.net.setup.config import PeerConfig, load
+from coterie.net.setup.start import transport_of
+from coterie.net.wire.transport import Beat, Transport
 from coterie.store.lock import sole_writer
 from helpers_cli import Cli
 from in_process import answer

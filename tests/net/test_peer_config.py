@@ -15,13 +15,13 @@ from coterie import algorithms, models
 from coterie.cli import peer_run
 from coterie.core.errors import UserError
 from coterie.data import federate
-from coterie.net.address import Address
-from coterie.net.agreement import agreed, algorithm, differences, digest, module
-from coterie.net.authority import Authority
-from coterie.net.config import PeerConfig, load
-from coterie.net.own_data import own_data
-from coterie.net.shared_columns import merged, read_columns
-from coterie.net.template import TEMPLATE
+from coterie.net.certificates.authority import Authority
+from coterie.net.setup.agreement import agreed, algorithm, differences, digest, module
+from coterie.net.setup.config import PeerConfig, load
+from coterie.net.setup.own_data import own_data
+from coterie.net.setup.shared_columns import merged, read_columns
+from coterie.net.setup.template import TEMPLATE
+from coterie.net.wire.address import Address
 from in_process import answer
 from published import images
 

@@ -18,7 +18,7 @@ from coterie.core.errors import UserError
 from coterie.data import Federation
 from coterie.measure.compare import Comparison
 from coterie.models.model import Model, cross_entropy
-from coterie.net.peer import Peer
+from coterie.net.peer.peer import Peer
 from coterie.report import html
 from coterie.report.collect import collect
 from coterie.report.groups import setups

@@ -16,8 +16,8 @@ from coterie.algorithms.base import Algorithm
 from coterie.core.errors import UserError
 from coterie.data import Federation
 from coterie.models.model import Model, cross_entropy
-from coterie.net.config import load
-from coterie.net.own_data import own_data
+from coterie.net.setup.config import load
+from coterie.net.setup.own_data import own_data
 from coterie.report.collect import collect
 from federation_files import FederationFiles
 from local_peers import participants, run_together

@@ -18,20 +18,21 @@ import pytest
 pytest.importorskip("aiohttp", reason="peers need coterie[peers]")
 
 import coterie as ct
+from coterie import net
 from coterie.cli.peer_status import show_status
 from coterie.core.checked_json import read_json
 from coterie.core.errors import FolderError, UserError
 from coterie.models.model import Model, cross_entropy
-from coterie.net import log as logs
-from coterie.net import metrics, status
-from coterie.net.address import Address
-from coterie.net.log import LOG, Log
-from coterie.net.message import Reason
-from coterie.net.metrics import MetricsServer, metrics_at, prometheus
-from coterie.net.peer import run_peer
-from coterie.net.prepare import Participant
-from coterie.net.status import STATUS, PeerStatus
-from coterie.net.transport import Transport
+from coterie.net.operations import log as logs
+from coterie.net.operations import metrics, status
+from coterie.net.operations.log import LOG, Log
+from coterie.net.operations.metrics import MetricsServer, metrics_at, prometheus
+from coterie.net.operations.status import STATUS, PeerStatus
+from coterie.net.peer.peer import run_peer
+from coterie.net.setup.prepare import Participant
+from coterie.net.wire.address import Address
+from coterie.net.wire.message import Reason
+from coterie.net.wire.transport import Transport
 from coterie.store.lock import LOCK, sole_writer, writer_of
 from helpers_cli import Cli
 from local_peers import participants, run_together
@@ -435,7 +436,7 @@ def rows(heading: str) -> set[str]:
 
 
 def test_the_page_has_every_event_reason_and_number() -> None:
-    sources = "\n".join(path.read_text(encoding="utf-8") for path in Path(status.__file__).parent.glob("*.py"))
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in Path(net.__file__).parent.rglob("*.py"))
     told = set(re.findall(r'(?:on_event|report|_line)\(\s*"(\w+)"', sources)) | {"left", "found"}
     assert rows("## The log") == told
     assert rows("Their reasons:") == set(get_args(Reason))

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load as from_bytes
 from safetensors.torch import load_file
 
-from coterie.net.authority import Authority
-from coterie.net.config import load
-from coterie.net.message import Header, Outgoing
-from coterie.net.prepare import Participant
-from coterie.net.rehearsal import announcements
-from coterie.net.start import participant
-from coterie.net.wire import BEAT, MESSAGE, Beat
+from coterie.net.certificates.authority import Authority
+from coterie.net.peer.rehearsal import announcements
+from coterie.net.setup.config import load
+from coterie.net.setup.prepare import Participant
+from coterie.net.setup.start import participant
+from coterie.net.wire.http import BEAT, MESSAGE, Beat
+from coterie.net.wire.message import Header, Outgoing
 from federation_files import FederationFiles
 from net_members import Client, free_addresses
 from peer_processes import PeerServer, wait_until

@@ -14,8 +14,8 @@ from coterie.core.errors import DivergedError, UserError
 from coterie.data import Federation
 from coterie.engines import Serial
 from coterie.models.model import Model, cross_entropy
-from coterie.net.prepare import check_between_peers
-from coterie.net.transport import Transport
+from coterie.net.setup.prepare import check_between_peers
+from coterie.net.wire.transport import Transport
 from coterie.store import RunFolder
 from coterie.training.folded import folded
 from laws import METHODS, build, kind_like

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 import coterie as ct
 from coterie.models.model import Model, cross_entropy
-from coterie.net.outbox import Outbox
-from coterie.net.peer import APPLIED, INBOX, OUTBOX, run_peer
-from coterie.net.prepare import Participant
+from coterie.net.peer.outbox import Outbox
+from coterie.net.peer.peer import APPLIED, INBOX, OUTBOX, run_peer
+from coterie.net.setup.prepare import Participant
 from coterie.store import RunFolder
 from laws import build
 from local_peers import LocalTransport, participants, short_turns

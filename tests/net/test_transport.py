@@ -18,11 +18,11 @@ import torch
 pytest.importorskip("aiohttp", reason="peers need coterie[peers]")
 
 from coterie.core.errors import UserError
-from coterie.net import admission
-from coterie.net.counters import Presence
-from coterie.net.message import Header, Kind, Outgoing, Refused
-from coterie.net.tls import name_of
-from coterie.net.transport import Beat, Transport
+from coterie.net.wire import admission
+from coterie.net.wire.counters import Presence
+from coterie.net.wire.message import Header, Kind, Outgoing, Refused
+from coterie.net.wire.tls import name_of
+from coterie.net.wire.transport import Beat, Transport
 from net_members import (
     MODEL,
     QUICK,

@@ -16,11 +16,11 @@ import numpy as np
 from coterie.algorithms.base import Algorithm
 from coterie.data import Federation
 from coterie.models.model import Model
-from coterie.net import mailbox, network, peer
-from coterie.net.message import Outgoing, Refused
-from coterie.net.peer import run_peer
-from coterie.net.prepare import Participant, experiments
-from coterie.net.transport import Beat
+from coterie.net.peer import mailbox, network, peer
+from coterie.net.peer.peer import run_peer
+from coterie.net.setup.prepare import Participant, experiments
+from coterie.net.wire.message import Outgoing, Refused
+from coterie.net.wire.transport import Beat
 from coterie.training.settings import RunSettings
 
 

@@ -240,7 +240,7 @@ class Copy:
         os._exit(status)
 
 
-def test_file(name: str) -> str:
+def file_of_tests(name: str) -> str:
     """Return the file of tests with this name, in whichever room it is."""
     (file,) = (ROOT / "tests").glob(f"*/test_{name}.py")
     return file.relative_to(ROOT).as_posix()
@@ -249,7 +249,7 @@ def test_file(name: str) -> str:
 def tests_of(mutant: Mutant) -> list[str]:
     """Return the file itself, for its examples, and the tests of its room, first those that name the changed code."""
     path = Path(mutant.file)
-    files = (test_file(name) for name in ROOMS[path.parts[2]].split())
+    files = (file_of_tests(name) for name in ROOMS[path.parts[2]].split())
     words = "|".join({path.stem, mutant.function} - {""})
     return [mutant.file, *sorted(files, key=lambda file: -len(re.findall(words, (ROOT / file).read_text("utf-8"))))]
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from coterie.core.tensors import Tensors
-from coterie.net.authority import Authority
-from coterie.net.message import Header, Kind, Outgoing, Refused, open_message
-from coterie.net.tls import Credentials, client_context, server_context
-from coterie.net.transport import Beat, Timing, Transport
+from coterie.net.certificates.authority import Authority
+from coterie.net.wire.message import Header, Kind, Outgoing, Refused, open_message
+from coterie.net.wire.tls import Credentials, client_context, server_context
+from coterie.net.wire.transport import Beat, Timing, Transport
 
 # Fast enough for a test, and slow enough for a machine that is busy with others.
 QUICK = Timing(heartbeat=0.1, alive=2, beat=1, connect=10, stalled=10, answer=20, idle=20, longest_pause=0.2)

@@ -136,8 +136,9 @@ def _meet(met: Circumstances) -> None:
         enter(met.namespace)
     if met.clock:
         set_own_clock(met.clock)
-    from coterie.net import peer, start
-    from coterie.net.wire import Timing
+    from coterie.net.peer import peer
+    from coterie.net.setup import start
+    from coterie.net.wire.http import Timing
 
     start.Transport = partial(start.Transport, timing=Timing(**met.timing))  # type: ignore[assignment,misc]
     catch_up = peer.Peer._catch_up

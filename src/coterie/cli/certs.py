@@ -10,7 +10,7 @@ from .options import RowsFormat
 from .typed import Commands
 
 if TYPE_CHECKING:
-    from ..net.certificates import Standing
+    from ..net.certificates.validity import Standing
 
 MOST_DAYS = 36_500
 SOON = 30  # days in which somebody should renew a certificate
@@ -29,7 +29,7 @@ def init_authority(
     days: Annotated[int, typer.Option(help="How long the authority is valid.", min=1, max=MOST_DAYS)] = 3650,
 ) -> None:
     """Make a federation's authority and its empty list of revoked certificates, once."""
-    from ..net.authority import Authority
+    from ..net.certificates.authority import Authority
 
     made = Authority.create(folder, days)
     print(f"wrote {folder / 'authority.pem'} and {folder / 'revoked.pem'}: hand these two to all members")
@@ -48,8 +48,8 @@ def issue(
     ] = False,
 ) -> None:
     """Certify a member: a certificate and, unless it is renewed, a new key."""
-    from ..net.authority import Authority
-    from ..net.certificates import standings
+    from ..net.certificates.authority import Authority
+    from ..net.certificates.validity import standings
 
     certificate, *key = Authority.load(folder).issue(name, days, renew)
     until = max(one.valid_until for one in standings(folder) if one.name == name)
@@ -64,7 +64,7 @@ def issue(
 @certs.command()
 def revoke(name: Member, folder: Folder = Path("certs")) -> None:
     """Revoke all certificates of a member; who has the new list refuses them at the next request."""
-    from ..net.authority import Authority
+    from ..net.certificates.authority import Authority
 
     gone = Authority.load(folder).revoke(name)
     print(f"revoked {counted(len(gone), 'certificate')} of {name}")
@@ -74,7 +74,7 @@ def revoke(name: Member, folder: Folder = Path("certs")) -> None:
 @certs.command()
 def show(folder: Folder = Path("certs"), format: RowsFormat = "table") -> None:
     """Show the authority and all certificates: since when, until when, days left, revoked, fingerprint."""
-    from ..net.certificates import read_authority, standing, standings
+    from ..net.certificates.validity import read_authority, standing, standings
     from .console import table, wide_console
     from .rows_format import for_programs, print_rows
 
@@ -111,7 +111,7 @@ def _left(days: int) -> str:
 
 
 def _renewal(authority: bool, name: str, folder: Path) -> str:
-    from ..net.certificates import NEW_AUTHORITY
+    from ..net.certificates.validity import NEW_AUTHORITY
 
     return NEW_AUTHORITY if authority else f"coterie certs issue {name} --renew{_typed(folder)}"
 

@@ -58,7 +58,7 @@ def init_peer(
 ) -> None:
     """Write a commented peer.toml, to be changed."""
     from ..core.files import write_text
-    from ..net.template import TEMPLATE
+    from ..net.setup.template import TEMPLATE
 
     if os.path.lexists(out):
         raise UserError(f"{out} is there already: change it, or choose another --out")
@@ -73,9 +73,9 @@ def check(config: ConfigFile = Path("peer.toml"), trust: Trust = None) -> None:
     Neighbors say their time and what they have agreed on, which is compared.
     The status is 2 if there is a problem.
     """
-    from ..net.ask import asker
-    from ..net.check import findings
-    from ..net.config import load
+    from ..net.operations.ask import asker
+    from ..net.operations.check import findings
+    from ..net.setup.config import load
 
     found = load(config, trust or ())
     problems = 0
@@ -136,7 +136,7 @@ def columns(
     in it.
     """
     from ..core.files import write_json
-    from ..net.shared_columns import columns_of, merged
+    from ..net.setup.shared_columns import columns_of, merged
 
     found = merged([columns_of(text, seed) for text in tables])
     write_json(out, found)

@@ -9,9 +9,9 @@ from ..core.errors import UserError
 from ..core.files import private, write_text
 from ..core.spec import counted
 from ..measure.compare import Comparison
-from ..net.alone import with_others, without_others
-from ..net.config import PeerConfig, load
-from ..net.start import participant
+from ..net.operations.alone import with_others, without_others
+from ..net.setup.config import PeerConfig, load
+from ..net.setup.start import participant
 from ..report.collect import Collected, collect
 from ..report.groups import setups
 from ..report.library import compressed_library

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from ..core.errors import FolderError
 from ..core.files import private
-from ..net.address import check_loopback
-from ..net.config import deadline_in, load
-from ..net.log import Log
-from ..net.metrics import metrics_at
-from ..net.peer import run_peer
-from ..net.start import participant, transport_of, warned
+from ..net.operations.log import Log
+from ..net.operations.metrics import metrics_at
+from ..net.peer.peer import run_peer
+from ..net.setup.config import deadline_in, load
+from ..net.setup.start import participant, transport_of, warned
+from ..net.wire.address import check_loopback
 from ..store import RunFolder
 from .typed import INTERRUPTED
 

@@ -11,8 +11,8 @@ from ..core.schema import Config
 from ..core.spec import counted, scaled
 from ..core.units import metrics_of, with_unit, words
 from ..measure.compare import POINTS
-from ..net.config import PeerConfig, load
-from ..net.status import EVERY, STATUS, PeerStatus
+from ..net.operations.status import EVERY, STATUS, PeerStatus
+from ..net.setup.config import PeerConfig, load
 from ..store import RunFolder
 from ..store.lock import writer_of
 from ..track.progress import clock

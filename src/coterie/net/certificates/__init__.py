@@ -1,0 +1,1 @@
+"""The authority of a federation and the certificates of its members."""

@@ -1,0 +1,1 @@
+"""What an operator sees of a peer: checks, status, metrics, the log, and training alone."""

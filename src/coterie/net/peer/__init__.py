@@ -1,0 +1,1 @@
+"""A running peer: its rounds, its mailbox, and its outbox."""

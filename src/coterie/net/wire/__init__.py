@@ -1,0 +1,1 @@
+"""Messages between peers, and the connections that carry them."""
