@@ -2,6 +2,7 @@
 
 import hashlib
 from functools import cache
+from inspect import Parameter, signature
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from coterie.recipes import load, names
 from toys import experiment, net, ragged
 
 STAGED = ("flanc", "depthfl", "progfed")
+EMPTY = Parameter("topology", Parameter.KEYWORD_ONLY)  # of a method without a graph
 SIZES = (6, 3, 5)
 ROUNDS = 8  # of which ProgFed's second stage begins with the third
 
@@ -300,6 +302,18 @@ def test_a_setting_at_its_default_is_never_refused() -> None:
     """Complete settings are legal: a run is rebuilt from them."""
     for method in BUILDERS:
         check_used(ct.algorithms.build(method, **default_settings(method)))
+
+
+def test_default_participation_is_that_of_the_papers() -> None:
+    """A tenth of the clients with a server, nine of ten in FedAvg-P and Scaffold-P, and all of them between peers."""
+    parameters = {name: signature(builder).parameters for name, builder in BUILDERS.items()}
+    defaults = {name: known["participation"].default for name, known in parameters.items() if "participation" in known}
+    with_server = {
+        name for name in defaults if parameters[name].get("topology", EMPTY).default in (EMPTY.default, None)
+    }
+    assert {name for name, default in defaults.items() if default == 0.9} == {"fedavg-p", "scaffold-p"}
+    assert {name for name, default in defaults.items() if default == 1.0} == defaults.keys() - with_server
+    assert {name for name, default in defaults.items() if default == 0.1} == with_server - {"fedavg-p", "scaffold-p"}
 
 
 def test_no_recipe_sets_what_changes_nothing() -> None:
