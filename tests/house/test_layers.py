@@ -14,8 +14,7 @@ PACKAGE = Path(coterie.__file__).parent
 # From the ground up: a room imports from its own and from those below it. Rooms on one floor do not know each other.
 FLOORS = (
     ("core",),
-    ("data", "store"),
-    ("topology",),
+    ("data", "store", "topology"),
     ("engines",),
     ("exchange", "models"),
     ("local",),
@@ -82,7 +81,7 @@ def test_rooms_point_downward() -> None:
 
 
 def test_files_have_a_readable_size() -> None:
-    assert {file: lines for file, text, _ in parsed() if (lines := len(text.splitlines())) > 300} == {}
+    assert {file: lines for file, text, _ in parsed() if (lines := len(text.splitlines())) > 500} == {}
 
 
 def test_functions_have_a_readable_size() -> None:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from ..core.errors import UserError
 from ..core.schema import Row
 from ..core.spec import parse
-from ..core.tensors import Tensors
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors
 from ..measure.convergence import BY_CLIENT
 from ..measure.rows import joined, whole
 from ..models.model import Model

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from ..core.tensors import Tensors, size_in_bytes
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors, size_in_bytes
 from ..engines.base import Engine
 from ..measure.rows import ShardMeasures
 from ..store.checkpoint import Checkpoint

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..core.annotations import Positive
 from ..core.errors import UserError
-from .batches import Integers
+from ..core.tensors import Integers
 from .pool import rows_by_label
 
 Floats = NDArray[np.float64]

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from ..core.errors import UserError
 from ..core.memory import check_fits
 from ..core.schema_parts import SavedColumns, SharedColumns
-from ..core.tensors import tree_map
-from .batches import Integers
+from ..core.tensors import Integers, tree_map
 from .columns import Table, TableColumn, doubles, numbered
 from .notes import feature_notes, few
 from .readers.pictures import decoded

@@ -14,7 +14,7 @@ from ..core.custom import import_function, own_name
 from ..core.errors import UserError, unknown
 from ..core.rng import generator
 from ..core.spec import Spec, bind, parameters, parse
-from .batches import Integers
+from ..core.tensors import Integers
 from .dealing import (
     Floats,
     Parts,

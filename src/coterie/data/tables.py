@@ -14,8 +14,7 @@ from ..core.annotations import Range
 from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.rng import generator
-from ..core.tensors import tree_map
-from .batches import Integers
+from ..core.tensors import Integers, tree_map
 from .columns import Table, TableColumn, doubles, numbered, one_kind
 from .encoding import Columns, Way, encode
 from .pool import Natural, Pool, rows_by_label

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from ..core.errors import UserError
 from ..core.process_wide import ProcessWide
 from ..core.rng import torch_draws
-from ..core.tensors import Tensors, Tree, count, floating, pick, replicate, split, to_device
-from ..data.batches import Amount, Batch, Batches, Integers, Samples
+from ..core.tensors import Integers, Tensors, Tree, count, floating, pick, replicate, split, to_device
+from ..data.batches import Amount, Batch, Batches, Samples
 from ..engines.base import Engine
 from ..models.model import Model, products
 from .metric import MetricLike, Metrics

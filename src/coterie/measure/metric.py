@@ -18,7 +18,7 @@ from ..core.custom import import_function, is_own
 from ..core.errors import UserError, noted
 from ..core.schema import ClientSummary, MetricInfo, TargetKind
 from ..core.spec import spelled
-from ..data.batches import Integers
+from ..core.tensors import Integers
 from . import formulas as f
 from .task import KINDS, LearningTask
 

@@ -13,8 +13,8 @@ from ..core.errors import UserError
 from ..core.schema import FINETUNED, ClientSummary, MetricInfo, Row, number
 from ..core.schema_parts import Graph, PeerOrigin
 from ..core.spec import parse
+from ..core.tensors import Integers
 from ..core.units import metrics_of
-from ..data.batches import Integers
 from ..measure import PROTOCOLS, metric_row, unmeasured
 from ..measure.paired import FEWEST
 from ..measure.rows import Columns, finite

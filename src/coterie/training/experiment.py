@@ -15,9 +15,9 @@ from ..algorithms.base import Algorithm, ModelGroup, Problem, Program, Round, Tr
 from ..algorithms.bind import bind
 from ..algorithms.update import model_groups, nobody_trains, submodel_of_each
 from ..core.schema import Row
-from ..core.tensors import Tensors, floating, pick
+from ..core.tensors import Integers, Tensors, floating, pick
 from ..data import Federation
-from ..data.batches import Integers, Samples
+from ..data.batches import Samples
 from ..engines.base import Engine
 from ..measure import CommonModel, Metrics
 from ..measure.convergence import OWN_TRAIN

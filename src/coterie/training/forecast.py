@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..algorithms.base import Round
-from ..core.tensors import leaves, size_in_bytes
-from ..data.batches import Batches, Integers
+from ..core.tensors import Integers, leaves, size_in_bytes
+from ..data.batches import Batches
 from ..models.model import Model
 from ..store import flatten
 from .evaluation import evaluation_passes

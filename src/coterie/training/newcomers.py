@@ -21,9 +21,9 @@ from ..algorithms.update import LocalUpdate, chunks
 from ..core import rng
 from ..core.errors import UserError
 from ..core.schema_parts import Newcomers, NewcomerSummary
-from ..core.tensors import Tensors, replicate, rows
+from ..core.tensors import Integers, Tensors, replicate, rows
 from ..data import Federation
-from ..data.batches import Amount, Integers
+from ..data.batches import Amount
 from ..local.steps import Phase
 from ..measure import averaged, personal_values
 from ..measure.rows import finite

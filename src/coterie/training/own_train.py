@@ -7,8 +7,7 @@ from torch import Tensor
 
 from .. import measure
 from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
-from ..core.tensors import Tensors
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors
 from ..models.model import Model, products
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from ..core.errors import UserError, noted
 from ..core.openmp import spinning_threads
 from ..core.schema import Config
 from ..core.spec import parse
+from ..core.tensors import Integers
 from ..core.units import metrics_of
 from ..data import Federation
-from ..data.batches import Integers
 from ..data.validation import with_validation, without_validation
 from ..engines import Serial
 from ..engines.base import InMemory

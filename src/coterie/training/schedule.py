@@ -12,8 +12,7 @@ from torch import Tensor
 from ..algorithms.base import Round, Trained
 from ..algorithms.options import members
 from ..core import rng
-from ..core.tensors import floating
-from ..data.batches import Integers
+from ..core.tensors import Integers, floating
 from ..topology import Topology, drop_messages, without_absent
 from .settings import RunSettings
 
