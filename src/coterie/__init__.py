@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .core.openmp import keep_from_spinning
-from .training import render
 
 __version__ = "0.1.0"
 
@@ -87,8 +86,3 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """Return the public names, so that a notebook completes them before they are imported."""
     return [*__all__, "__version__"]
-
-
-# A run shows itself by a report, which stands above it and takes a while to import.
-render.write = lambda runs, path: import_module(".report", __name__).write(runs, path)
-render.card = lambda run: import_module(".report.card", __name__).card(run)

@@ -26,7 +26,6 @@ from ..models.accept import accepted
 from ..models.model import Model, cross_entropy
 from ..store import RunFolder
 from ..store.folder import CONFIG, METRICS
-from . import render
 from .client import Client, answering
 from .client_table import client_history, client_table
 from .folded import folded, with_constants
@@ -77,7 +76,9 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return what Jupyter shows."""
-        return render.card(self)
+        from ..report.card import card  # which stands above, and takes a while to import
+
+        return card(self)
 
     @checked("function")
     def save(self, path: str | Path) -> Path:
@@ -94,7 +95,9 @@ class Run:
     @checked("function")
     def report(self, path: str | Path) -> Path:
         """Write one HTML page that needs nothing else; several runs: ``coterie.report.write(runs, path)``."""
-        return render.write([self], path)
+        from ..report import write
+
+        return write([self], path)
 
 
 @checked("function")
