@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from .cli.python import compare
     from .core.errors import UserError
     from .training.client import Client
-    from .training.cluster import Cluster
-    from .training.fit import fit
+    from .training.prepare import fit
     from .training.run import Run, load
+    from .training.settings import Cluster
     from .training.time_limit import OutOfTime, TimeLimit
 
 __all__ = [
@@ -64,8 +64,8 @@ _HOME = {
     "Compared": "cli.compared",
     "compare": "cli.python",
     "UserError": "core.errors",
-    "Cluster": "training.cluster",
-    "fit": "training.fit",
+    "Cluster": "training.settings",
+    "fit": "training.prepare",
     "Client": "training.client",
     "Run": "training.run",
     "load": "training.run",

@@ -79,8 +79,8 @@ CALLS: dict[str, dict[str, Any]] = {
         "weight_stays_with": "receiver",
         "rng": np.random.default_rng(0),
     },
-    "training.cluster.Cluster": {},
-    "training.fit.fit": {"model": NET, "federation": FED, "algorithm": ct.algorithms.fedavg(), "rounds": 1},
+    "training.settings.Cluster": {},
+    "training.prepare.fit": {"model": NET, "federation": FED, "algorithm": ct.algorithms.fedavg(), "rounds": 1},
     "training.run.load": {"path": "nowhere"},
     "training.time_limit.TimeLimit": {"time": "1m"},
     "track.tensorboard.TensorBoard": {},
@@ -204,7 +204,7 @@ def test_what_people_type_by_mistake_is_refused_in_one_sentence(argument: str, t
     assert sorted(FIT) == sorted(name for name, _ in arguments(ct.fit))
     for value in FIT[argument]:
         with pytest.raises(ct.UserError) as refused:
-            ct.fit(**{**CALLS["training.fit.fit"], "progress": False, "out": tmp_path / "a", argument: value})
+            ct.fit(**{**CALLS["training.prepare.fit"], "progress": False, "out": tmp_path / "a", argument: value})
         said = str(refused.value)
         assert argument in said
         assert "\n" not in said

@@ -29,7 +29,7 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Imports when a function runs that point upward: Ray is of no use to most runs, and a run shows itself by a report.
-UPWARD = {("training/backend.py", "cluster"), ("training/run.py", "report")}
+UPWARD = {("training/rounds.py", "cluster"), ("training/run.py", "report")}
 LAZY = {"cli", "recipes"}  # these rooms import others when a function runs: help and recipes need no torch
 TYPES = {"training/settings.py"}  # its options are declared without torch, and checked when torch is there anyway
 # Functions of more than 30 lines, docstring aside. A family shows its whole program in one place.

@@ -16,7 +16,7 @@ from ..core.errors import UserError
 from ..core.tensors import Integers, Tensors
 from ..measure.rows import whole
 from ..store.checkpoint import save_part
-from ..training.cluster import Cluster
+from ..training.settings import Cluster
 from .packed import pack, unpack
 from .shard import tree
 from .shard_thread import DONE, FAILED, SWAP

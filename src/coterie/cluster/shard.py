@@ -7,10 +7,9 @@ from ..core.tensors import Integers, Tensors, size_in_bytes
 from ..engines.base import Engine
 from ..measure.rows import ShardMeasures
 from ..store.checkpoint import Checkpoint
-from ..training.experiment import Experiment
-from ..training.first import everybodys
-from ..training.folded import folded
-from ..training.state import RunState
+from ..training.client import folded
+from ..training.experiment import Experiment, RunState
+from ..training.initial_models import everybodys
 from .shard_thread import Request, ShardThread
 from .sharded import Sharded
 

@@ -25,10 +25,8 @@ from ..data.encoding import Columns
 from ..data.inputs import Shape, names_of
 from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
-from ..training.client import Client
-from ..training.predict import Answering
-from ..training.run import Modules, Run, finished, model_of
-from ..training.saved_models import SavedModels, common_model, one_client
+from ..training.client import Answering, Client
+from ..training.run import Modules, Run, SavedModels, common_model, finished, model_of, one_client
 from .whole import PreparedImages, Scored, Standardized
 
 Form = Literal["recovered", "factorized"]

@@ -16,8 +16,7 @@ from ..core.tensors import Tensors
 from ..data import Transform
 from ..data.inputs import shape_of_json
 from ..store.folder import CONFIG
-from ..training.client import Client
-from ..training.predict import Answering, Predictor
+from ..training.client import Answering, Client, Predictor
 from .deployed import Opened
 from .restore import load
 

@@ -18,7 +18,7 @@ from ..core.units import metrics_of
 from ..measure import PROTOCOLS, metric_row, unmeasured
 from ..measure.paired import FEWEST
 from ..measure.rows import Columns, finite
-from ..training.client_summary import graph_of
+from ..training.results import graph_of
 from .record import Record
 
 SUMS = ("bytes_sent", "parameters_sent", "messages_sent", "flops", "forward_flops")

@@ -30,7 +30,7 @@ from ..measure.rows import finite
 from ..models.model import products
 from ..store import unflatten
 from .experiment import Experiment
-from .first import everybodys
+from .initial_models import everybodys
 
 
 def hold_out(federation: Federation, asked: float | int, seed: int) -> tuple[Federation, Federation | None]:
