@@ -36,7 +36,6 @@ from ..track.progress import PendingMessages, Progress
 from .checks import begins_apart, check_model, check_precision, find_device, idle_clients
 from .config import describe
 from .experiment import Experiment
-from .freed_memory import retain_freed_memory
 from .initial_models import COMMON, PER_CLIENT, drawn, first_models
 from .newcomers import hold_out
 from .results import check_selection
@@ -94,7 +93,6 @@ class Prepared:
             name = s.progress if isinstance(s.progress, str) else self.experiment.algorithm.name
             with (
                 Progress(name, s.rounds, f"{runs} on {self._device}", bool(s.progress), metrics_of(config)) as bar,
-                retain_freed_memory(),
                 Tracking(s.trackers, bar) as tracking,
             ):
                 messages.go_to(bar.warn)
