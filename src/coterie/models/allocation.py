@@ -1,4 +1,8 @@
-"""Modules are built under a watch: a tensor that would not fit into memory is refused before it is made."""
+"""Modules are built under a watch: a tensor that would not fit into memory is refused before it is made.
+
+In a container the system ends a process that takes too much, without a word. Building on the meta device first would
+tell the size as well, but it imports sympy, which takes a second.
+"""
 
 import math
 from collections.abc import Callable, Sequence
