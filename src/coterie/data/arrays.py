@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.errors import UserError
 
-_WIDE = {torch.uint16: "int32", torch.uint32: "int64", torch.uint64: "int64"}  # torch computes nothing with these
+_WIDE = {torch.uint16, torch.uint32, torch.uint64}  # torch computes nothing with these
 _NUMBERS = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -17,22 +17,23 @@ _NUMBERS = {
 
 
 def as_tensor(what: str, array: Any) -> Tensor:
-    """Return an array as a plain tensor of its values; refuse what has none, in a sentence about ``what``.
+    """Return an array as a dense tensor of its values, without gradients; ``what``: its name in a sentence.
 
     >>> as_tensor("the samples", np.array([1, 2], dtype=">i2"))
     tensor([1, 2], dtype=torch.int16)
     >>> as_tensor("the samples", np.array(["a"]))
     Traceback (most recent call last):
-    coterie.core.errors.UserError: the samples are an array of texts: give numbers
+    coterie.core.errors.UserError: the samples are an array of <U1: give numbers, such as float32 or int64
     """
-    tensor = _plain(what, array) if isinstance(array, Tensor) else _from_values(what, array)
-    if tensor.is_complex():
-        raise UserError(f"{what} are complex numbers: give real ones, as torch.view_as_real makes them")
-    if tensor.dtype in _WIDE:
-        raise UserError(f"{what} are {name_of(tensor)}, which torch cannot compute with: give {_WIDE[tensor.dtype]}")
-    if tensor.dtype not in _NUMBERS:
-        raise UserError(f"{what} are {name_of(tensor)}: give whole or floating numbers, such as float32")
-    return tensor
+    tensor = array if isinstance(array, Tensor) else _from_values(what, array)
+    dense = tensor.layout is torch.strided and not tensor.is_nested
+    if tensor.dtype not in _NUMBERS or not dense or tensor.is_meta:
+        layout = "dense" if dense else "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise UserError(
+            f"{what} are {name_of(tensor)}, {layout}, on {tensor.device}: give a dense tensor with values that torch "
+            "computes with, such as float32 or int64"
+        )
+    return tensor.detach().as_subclass(Tensor)
 
 
 def as_labels(what: str, array: Any) -> Tensor:
@@ -41,7 +42,7 @@ def as_labels(what: str, array: Any) -> Tensor:
         if array.size and array.max() > np.iinfo(np.int64).max:
             raise UserError(f"{what} hold the label {array.max()}: number the classes from 0")
         array = array.astype(np.int64)
-    elif isinstance(array, Tensor) and array.dtype in _WIDE and not array.is_meta:
+    elif isinstance(array, Tensor) and array.dtype in _WIDE:
         return as_labels(what, array.cpu().numpy()).to(array.device)
     targets = as_tensor(what, array)
     return targets if targets.is_floating_point() else targets.long()
@@ -75,18 +76,6 @@ def name_of(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _plain(what: str, tensor: Tensor) -> Tensor:
-    """Return a tensor without gradients, in memory as others are."""
-    if tensor.is_meta:
-        raise UserError(f"{what} are on the device meta and have no values: give a tensor that has some")
-    if tensor.is_nested or tensor.layout is not torch.strided:
-        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-        raise UserError(f"{what} are a tensor of the layout {kind}: give a dense one, as .to_dense() makes it")
-    if tensor.is_quantized:
-        raise UserError(f"{what} are quantized: give numbers, as .dequantize() makes them")
-    return tensor.detach().as_subclass(Tensor)
-
-
 def _from_values(what: str, values: Any) -> Tensor:
     if isinstance(values, list | tuple):  # floats are single precision, as torch.tensor has them
         try:
@@ -103,13 +92,10 @@ def _from_values(what: str, values: Any) -> Tensor:
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise UserError(f"{what} have masked values: fill them, as .filled() does")
     array = np.asarray(values)
-    if array.dtype.kind not in "biufc":
-        kinds = {"U": "texts", "S": "texts", "O": "objects", "M": "dates", "m": "durations"}
-        raise UserError(f"{what} are an array of {kinds.get(array.dtype.kind, str(array.dtype))}: give numbers")
-    if array.dtype.char in "gG":
-        raise UserError(f"{what} are {array.dtype}, which torch does not have: give float64")
-    # Read-only, reversed and byte-swapped arrays cannot share their memory with a tensor; this copies just those.
-    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+    try:  # read-only, reversed and byte-swapped arrays cannot share their memory with a tensor; this copies just those
+        return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+    except TypeError as error:
+        raise UserError(f"{what} are an array of {array.dtype}: give numbers, such as float32 or int64") from error
 
 
 def _lengths(rows: Sequence[Any]) -> str:
