@@ -39,7 +39,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "data.frames.from_frame": {"frame": FRAME, "target": "y"},
     "data.frames.from_huggingface": {"path": "nowhere", "target": "y"},
     "data.frames.from_parquet": {"path": "nowhere", "target": "y"},
-    "data.given.from_tensors": {"train": [(X, Y)], "test": [(X, Y)]},
+    "data.federation.from_tensors": {"train": [(X, Y)], "test": [(X, Y)]},
     "data.sources.federate": {"source": "synthetic"},
     "data.tables.TableOptions": {"target": "y"},
     "data.transform.Transform": {"mean": (0.5,), "std": (0.5,)},

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from coterie.core.errors import UserError
 from coterie.core.rng import generator
-from coterie.data import PARTITIONS, SOURCES, Federation, builtin, dealing, federate, from_tensors, partition
-from coterie.data.builtin import digits
+from coterie.data import PARTITIONS, SOURCES, Federation, federate, from_tensors, partition
+from coterie.data import partition as dealing
+from coterie.data import sources as builtin
+from coterie.data.sources import digits
 from partitions import Ints, assert_cover, balanced_labels, fractions
 
 quick = settings(max_examples=40, deadline=None)

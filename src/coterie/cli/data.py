@@ -21,9 +21,9 @@ from ..core.errors import UserError
 from ..core.spec import counted, parse, scaled, spelled
 from ..data import SOURCES, Federation, federate
 from ..data.catalog import CATALOG, present
+from ..data.data_dir import choose, data_dir
 from ..data.fetch import Patience, fetch
 from ..data.partition import NATURAL
-from ..data.place import choose, data_dir
 from .console import INK, picture, plain_console
 from .presets import PRESETS
 from .rows_format import for_programs, print_rows

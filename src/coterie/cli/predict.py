@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..core.errors import UserError, in_one_line
 from ..data.encoding import Columns
-from ..data.new_files import new_file
+from ..data.new_samples import new_file
 from ..export.predictor import opened
 
 

@@ -1,6 +1,6 @@
 """Features and targets of a table in the form that a model sees: texts one-hot, numbers standardized."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -12,8 +12,30 @@ from ..core.memory import check_fits
 from ..core.schema_parts import SavedColumns, SharedColumns
 from ..core.tensors import Integers, tree_map
 from .columns import Table, TableColumn, doubles, numbered
-from .notes import feature_notes, few
 from .readers.pictures import decoded
+
+SHOWN = 5  # names in a sentence
+
+
+def feature_notes(features: Mapping[str, tuple[str, ...] | None], standardize: str) -> list[str]:
+    """Return what was done to the features: by column its texts, or None for a column of numbers."""
+    texts = [name for name, found in features.items() if found is not None]
+    numbers = len(features) - len(texts)
+    width = sum(len(found) for found in features.values() if found is not None)
+    said = [f"{few(texts)}: texts, encoded one-hot in {width} inputs"] if texts else []
+    if numbers and standardize != "none":
+        said.append(f"{numbers} column{'s' * (numbers > 1)} of numbers: standardized by the training rows")
+    return said
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first of some names.
+
+    >>> few(["a", "b"]), few(["a", "b", "c", "d", "e", "f"])
+    ('a, b', 'a, b, c, d, e and 1 more')
+    """
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
 
 _AS_STORED = {"images": "an image", "sequences": "one or more sequences"}  # kinds that no other kind is beside
 MOST_TEXTS = 100  # different texts of a column that is encoded one-hot

@@ -15,7 +15,7 @@ from ..core.errors import UserError
 from ..core.files import create_folder, disk, to_disk
 from ..core.spec import scaled, whole_number
 from .catalog import entry, md5_of, present
-from .place import OPTION
+from .data_dir import OPTION
 
 CHUNK = 1 << 18
 _LATER = (408, 425, 429, 500, 502, 503, 504)  # a later request may succeed

@@ -17,9 +17,8 @@ from ..core.memory import check_fits
 from ..core.rng import torch_draws
 from ..core.tensors import size_in_bytes
 from ..data import Federation
-from ..data.arrays import name_of
 from ..data.batches import Amount, Batch, Batches
-from ..data.inputs import Inputs, names_of, shape_in_words, shape_of_json
+from ..data.inputs import Inputs, name_of, names_of, shape_in_words, shape_of_json
 from ..measure.convergence import OWN_TRAIN
 from ..models.model import Loss, Model, answer, cross_entropy
 from ..models.parts import origin_of

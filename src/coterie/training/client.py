@@ -18,11 +18,19 @@ from ..core.schema import Config, TargetKind
 from ..core.schema_parts import SavedColumns
 from ..core.tensors import Tensors, count, rows, tree_map
 from ..data import Transform
-from ..data.arrays import as_tensor, name_of
 from ..data.encoding import Columns
-from ..data.inputs import Inputs, Shape, as_inputs, names_of, sample_shape, shape_in_words, shape_of_json
-from ..data.new_files import ArrowRows
-from ..data.new_rows import DictRows, FrameRows, NewRows, encoded_rows
+from ..data.inputs import (
+    Inputs,
+    Shape,
+    as_inputs,
+    as_tensor,
+    name_of,
+    names_of,
+    sample_shape,
+    shape_in_words,
+    shape_of_json,
+)
+from ..data.new_samples import ArrowRows, DictRows, FrameRows, NewRows, encoded_rows
 from ..models.model import Model, answer
 
 BATCH = 1000  # samples that are answered at a time

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...core.errors import UserError
 from ...core.files import create_folder
 from ..catalog import check_published, located
-from ..place import OPTION, convenience
+from ..data_dir import OPTION, convenience
 from ..pool import Pool
 from ..transform import Transform
 from .cifar import CIFAR10, CIFAR100, Labeled, read_cifar
