@@ -22,7 +22,7 @@ from ..data.inputs import Inputs, name_of, names_of, shape_in_words, shape_of_js
 from ..measure.convergence import OWN_TRAIN
 from ..models.model import Loss, Model, answer, cross_entropy
 from ..models.parts import origin_of
-from ..models.trials import check_stateless, differing, needs_company, settled, slices_matter, spreads_out
+from ..models.trials import broadcasts_pairwise, check_stateless, differing, requires_batch, settled, slices_matter
 from ..store import flatten
 from ..topology import Topology
 from ..topology.sparse import entries
@@ -103,7 +103,7 @@ def _check_small_batches(e: "Experiment") -> None:
             "choose two samples or more, or a normalization of single samples, such as nn.GroupNorm"
         )
     tests, fed = e.tests, e.federation
-    if e.measurable and needs_company(e.model, fed.sample(1), fed.y[:1], training=False):
+    if e.measurable and requires_batch(e.model, fed.sample(1), fed.y[:1], training=False):
         alone = np.flatnonzero(tests.sizes % tests.evaluation_batch == 1)
         if len(alone) or tests.dealt.sizes[-1] == 1:
             whose = f"of {client_name(fed.names, int(alone[0]))}" if len(alone) else "of all clients together"
@@ -307,7 +307,7 @@ def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
 
 def _check_pairs(loss: Loss, outputs: Any, targets: Tensor) -> None:
     """Refuse a loss that compares every answer with every target, because their shapes differ by a dimension of 1."""
-    if isinstance(outputs, Tensor) and spreads_out(loss, outputs, targets):
+    if isinstance(outputs, Tensor) and broadcasts_pairwise(loss, outputs, targets):
         answers, wanted = ("[samples, 1]" if v.dim() > 1 else "[samples]" for v in (outputs, targets))
         raise UserError(
             f"the model answers with {answers} and the targets are {wanted}, so that the loss compares every answer "

@@ -40,7 +40,7 @@ Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Answering:
+class PredictionFormat:
     """What a run's samples are, and what the outputs of its models mean."""
 
     transform: Transform | None  # of images that are stored as bytes
@@ -50,7 +50,7 @@ class Answering:
     columns: SavedColumns | None  # of a table whose rows are the samples
 
     @classmethod
-    def of(cls, config: Config) -> "Answering":
+    def of(cls, config: Config) -> "PredictionFormat":
         """Read it off a configuration."""
         made, built = config["transform"], config["model"].get("input_shape")
         shape = config.get("sample_shape") if built is None else built
@@ -179,15 +179,15 @@ class Predictor:
     """A model that answers rows of the table that it has learned from, or samples as its federation holds them."""
 
     module: nn.Module
-    answering: Answering
+    format: PredictionFormat
 
     def predict(self, x: Any) -> Tensor:
         """Return the answers, as ``Client.predict`` does."""
-        return self.answering.predict(self.module, x)
+        return self.format.predict(self.module, x)
 
     def scored(self, x: Any, say: Say | None = None) -> dict[str, NDArray[Any]]:
         """Return answers and probabilities, as ``Client.scored`` does; ``say``: told of texts that are new."""
-        return self.answering.scored(self.module, x, say or warn)
+        return self.format.scored(self.module, x, say or warn)
 
 
 def warn(said: str) -> None:
@@ -215,7 +215,7 @@ class Client:
     shared: Tensors  # what it exchanged
     personal: Tensors  # what never left it
     model: Model | None  # the model that these tensors are of; None where it must be given to coterie.load
-    answering: Answering | None = None  # what its samples are and its outputs mean; of the clients of a run
+    format: PredictionFormat | None = None  # what its samples are and its outputs mean; of the clients of a run
     same: Hashable = None  # equal for clients that have one ``shared``, in one memory; None: nobody has this one
 
     def __repr__(self) -> str:
@@ -252,19 +252,19 @@ class Client:
 
     @property
     def _predictor(self) -> Predictor:
-        if self.answering is None:
+        if self.format is None:
             raise UserError("only a client of a run knows what its samples are: call module() on inputs of the model")
-        return Predictor(self.module(), self.answering)
+        return Predictor(self.module(), self.format)
 
 
-def answering(config: Config, clients: Sequence[Client]) -> Sequence[Client]:
+def with_format(config: Config, clients: Sequence[Client]) -> Sequence[Client]:
     """Return clients who know what samples of the run are; one that somebody has is not made, or read, once more."""
-    known, made = Answering.of(config), WeakValueDictionary[int, Client]()
+    known, made = PredictionFormat.of(config), WeakValueDictionary[int, Client]()
 
     def make(i: int) -> Client:
         client = made.get(i)
         if client is None:
-            client = made[i] = replace(clients[i], answering=known)
+            client = made[i] = replace(clients[i], format=known)
         return client
 
     return OnDemand(len(clients), make)

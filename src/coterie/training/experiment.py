@@ -26,7 +26,7 @@ from ..measure.convergence import OWN_TRAIN
 from ..measure.rows import ShardMeasures, joined
 from ..models.cost import cost
 from ..models.model import Model, products
-from ..models.trials import drops_out, needs_company
+from ..models.trials import drops_out, requires_batch
 from ..store import flatten, unflatten
 from ..store.checkpoint import Checkpoint
 from .checks import check_asked
@@ -140,7 +140,7 @@ class Experiment:
     @cached_property
     def smallest_batch(self) -> int:
         """The samples that a step needs: two where the model takes statistics of a batch that one sample has not."""
-        return 2 if needs_company(self.model, self.federation.sample(1), self.federation.y[:1], training=True) else 1
+        return 2 if requires_batch(self.model, self.federation.sample(1), self.federation.y[:1], training=True) else 1
 
     @cached_property
     def measurable(self) -> bool:

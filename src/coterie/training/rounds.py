@@ -25,7 +25,7 @@ from ..store.checkpoint import Checkpoint, Saved
 from ..store.chosen import drop_later
 from ..track import Tracking
 from ..track.progress import Progress
-from .client import Client, answering, folded, with_constants
+from .client import Client, folded, with_constants, with_format
 from .config import moved
 from .experiment import Experiment, RunState
 from .newcomers import mean_over, newcomer_summary
@@ -163,7 +163,7 @@ def _finished(
     if (newcomers := newcomer_summary(experiment, final)) is not None:
         known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
     known |= resampled(experiment, clients)
-    named = Clients(answering(config, clients), known.get("names", ()))
+    named = Clients(with_format(config, clients), known.get("names", ()))
     constants: Tensors = to_device(experiment.model.constants, torch.device("cpu"))
     run = Run(config, History(history), summary, named, final, known, constants)
     if folder is not None:

@@ -30,7 +30,7 @@ from ..store import RunFolder
 from ..store.digests import Digests
 from ..store.folder import CONFIG, METRICS
 from ..store.models import COMMON, ModelFiles
-from .client import Client, answering, common_parts, constants_of, folded, unfolded, with_constants
+from .client import Client, common_parts, constants_of, folded, unfolded, with_constants, with_format
 
 if TYPE_CHECKING:
     import pandas
@@ -207,7 +207,7 @@ def read_finished(
 ) -> Run:
     """Return a finished run from its files; ``saved``: None where a pack has left the models out."""
     checkpoint = folder.latest(say)
-    clients = [] if saved is None else answering(config, saved.clients(config["data"]["clients"], model))
+    clients = [] if saved is None else with_format(config, saved.clients(config["data"]["clients"], model))
     history = folder.rows()
     summary, known = folder.summary(), folder.client_summary()
     rounds = summary["rounds"] if may_stop_early(config) else config["rounds"]
