@@ -117,7 +117,6 @@ KINDS: dict[str, tuple[Any, str | None]] = {
     "items that are no pairs": (Items([X[0], X[1]]), "item 0 of train of client 1 is a Tensor: .*pairs"),
     "items of three": (TensorDataset(X, Y, Y), "item 0 of train of client 1 is a tuple: .*pairs"),
     "items of texts": (Items([("a", 0)]), "sample 0 of train of client 1 are a str: give a tensor or an array"),
-    "items of unequal shapes": (Items([(X[0], 0), (X[1, :2], 0)]), "train of client 1 has items of unequal shapes"),
     "a Dataset of nothing": (Items([]), "train of client 1 is a Dataset of no items"),
     "a stream": (Stream(), "train of client 1 is a Stream without a length"),
     "a generator": (
@@ -174,6 +173,12 @@ def test_data_of_one_client(kind: str, tmp_path: Path) -> None:
         second = given(tmp_path) if callable(given) and not isinstance(given, TensorDataset) else given
         for engine in ("auto", "serial"):
             train_or_refuse(lambda: ct.data.from_tensors([NUMBERS, second], [NUMBERS] * 2), told, engine, tmp_path)
+
+
+def test_items_of_unequal_shapes_end_in_the_words_of_torch() -> None:
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size") as raised:
+        ct.data.from_tensors([Items([(X[0], 0), (X[1, :2], 0)])], [NUMBERS])
+    assert raised.value.__notes__ == ["It happened with the items of train of client 0."]
 
 
 @pytest.mark.parametrize("kind", ALIKE)

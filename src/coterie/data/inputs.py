@@ -138,8 +138,6 @@ def as_inputs(what: str, values: Any, order: ColumnOrder | None = None, whose: s
         raise UserError(f"{what} are an empty dictionary: give one input or more, by the names of a model's arguments")
     if not isinstance(values, Mapping):
         return tuple(one(f"input {i}", v) for i, v in enumerate(values))
-    if strange := next((name for name in values if not isinstance(name, str)), None):
-        raise UserError(f"{what} have an input called {strange!r}: name inputs as a model's arguments are named")
     return {name: one(name, v) for name, v in values.items()}
 
 

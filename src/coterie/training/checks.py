@@ -151,8 +151,8 @@ def find_device(name: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"unknown device {name!r}: use auto, cpu or cuda") from error
+    except RuntimeError:
+        device = torch.device("meta")  # which nothing runs on either
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device {name!r} cannot be used: use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -173,14 +173,18 @@ def check_precision(precision: str, place: torch.device, there: Cluster | None) 
 
 def check_exchange(e: "Experiment") -> None:
     """Refuse what does not fit together between clients, or changes nothing there."""
-    for name in ("quantize", "robust"):
-        if getattr(e.program.training, name) is not None and not e.program.message(e.model.start):
+    t, graph = e.program.training, e.program.topology
+    of_messages = {
+        "quantize": t.quantize is not None,
+        "robust": t.robust is not None,
+        "gossip_steps": e.program.gossip_steps > 1,
+        **{name: likely > 0 and graph is None for name, likely in e.settings.lost.items()},
+    }
+    for name, chosen in of_messages.items():
+        if chosen and not e.program.message(e.model.start):
             raise UserError(f"{name} changes nothing, because {e.algorithm.name} sends nothing: leave it out")
-    if e.program.gossip_steps > 1 and not e.program.message(e.model.start):
-        raise UserError(f"gossip_steps changes nothing, because {e.algorithm.name} sends nothing: leave it out")
-    graph = e.program.topology
     if e.program.rule is not None and graph is not None:
-        _check_compared(graph, e.program.training)
+        _check_compared(graph, t)
     _check_company(e)
     if e.program.fresh_graph and graph is not None and graph.fixed:
         raise UserError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
@@ -210,8 +214,6 @@ def _check_compared(graph: Topology, t: Training) -> None:
 
 
 def _check_lost(e: "Experiment", name: str, likely: float) -> None:
-    if likely and e.program.topology is None and not e.program.message(e.model.start):
-        raise UserError(f"{name} changes nothing, because {e.algorithm.name} sends nothing: leave it out")
     if likely and e.program.topology is None:
         instead = "lower its participation" if "participation" in e.algorithm.settings else "give it a topology"
         raise UserError(
