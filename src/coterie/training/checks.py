@@ -54,7 +54,7 @@ def check_asked(e: "Experiment") -> None:
     check_fits(2 * kept, "what the metrics keep of all samples", "choose others, or keep less of a sample")
     for measured in e.settings.record:
         measure.check_measure(measured, e.model, e.program, e.measurable)
-    if e.first is not None and not begins_apart(e):
+    if e.first is not None and not has_per_client_init(e):
         raise UserError(
             f"init={PER_CLIENT} is for clients that begin with something of their own, with {e.algorithm.name} "
             "all begin with the server's model: leave init out"
@@ -137,7 +137,7 @@ def check_room(e: "Experiment", clients: int) -> None:
     check_fits(need, f"{e.algorithm.name} with {clients:,} clients", "take fewer, or a smaller model")
 
 
-def begins_apart(e: "Experiment") -> bool:
+def has_per_client_init(e: "Experiment") -> bool:
     """Try whether clients that draw their own first models begin elsewhere than with a common one."""
     one, start = e.changed(shard=e.local_clients[:1]), e.model.start
     states = (one.program.init(start, everybodys(first, start, one.local_clients)) for first in (e.first, None))

@@ -33,7 +33,7 @@ from ..models.model import Model
 from ..store import RunFolder
 from ..track import Tracking
 from ..track.progress import PendingMessages, Progress
-from .checks import begins_apart, check_model, check_precision, find_device, idle_clients
+from .checks import check_model, check_precision, find_device, has_per_client_init, idle_clients
 from .config import describe
 from .experiment import Experiment
 from .initial_models import COMMON, PER_CLIENT, drawn, first_models
@@ -185,7 +185,7 @@ def beside_others(given: Model, federation: Federation, algorithm: Algorithm, se
         settings = settings.with_server()
     if settings.init == PER_CLIENT:
         first = first_models(given.module, given, algorithm, settings.seed)
-        settings = settings if begins_apart(replace(experiment, first=first)) else settings.having(init=COMMON)
+        settings = settings if has_per_client_init(replace(experiment, first=first)) else settings.having(init=COMMON)
     return settings
 
 

@@ -136,12 +136,12 @@ class Schedule:
         return np.flatnonzero(self._latest[end] == t)
 
 
-# Of the training's multiply-adds. An evaluation takes up to 1.7 times as long as its own let expect: going forward is
-# more than a third of a step of small models, and it measures distances too. 5 % by count are 3 to 9 % by the clock.
+# Of the training's multiply-adds. An evaluation takes up to 1.7 times as long as its count suggests, because the forward
+# pass is more than a third of a step of small models. 5 % by count are 3 to 9 % by the clock.
 SHARE = 0.05
 CALL = 20e6  # multiply-adds in the time that an engine takes for anything: 1 to 2 ms on two cores
-PARTS = 8  # of a run, of each of which a round is looked at
-FREE_MACS = 20e9  # multiply-adds of all evaluations of a run: about two seconds on two cores, and nobody waits for less
+PARTS = 8  # one round is sampled from each eighth of the run
+FREE_MACS = 20e9  # multiply-adds of all evaluations of a run, about two seconds on two cores: less needs no saving
 EVALUATIONS = 10  # of a run, at least: with fewer, neither a curve nor the rounds to a target say anything
 
 
@@ -210,7 +210,7 @@ def training_passes(e: "Experiment") -> int:
     ).seen
 
 
-LOOKED_AT = 8  # rounds that are counted, evenly spread, of a run that has more
+SAMPLED = 8  # rounds that are counted, evenly spread, of a longer run
 
 
 class Forecast(NamedTuple):
@@ -226,8 +226,8 @@ class Forecast(NamedTuple):
 
 def forecast(e: "Experiment") -> Forecast:
     """Count a run; exact where it has few rounds, else from rounds that are spread over all of it."""
-    looked_at = sorted({e.settings.rounds * (2 * k + 1) // (2 * LOOKED_AT) for k in range(LOOKED_AT)})
-    rounds = [e.round(t) for t in (looked_at if e.settings.rounds > LOOKED_AT else range(e.settings.rounds))]
+    sampled = sorted({e.settings.rounds * (2 * k + 1) // (2 * SAMPLED) for k in range(SAMPLED)})
+    rounds = [e.round(t) for t in (sampled if e.settings.rounds > SAMPLED else range(e.settings.rounds))]
     share = e.settings.rounds / len(rounds)
     state = e.program.init(e.model.start, everybodys(e.first, e.model.start, e.local_clients))
     samples = leaves((e.federation.x, e.federation.y, e.federation.test_x, e.federation.test_y))
