@@ -90,8 +90,8 @@ CALLS: dict[str, dict[str, Any]] = {
 # What Coterie makes and people read, or a method's author builds on: nobody is expected to call it.
 HANDED_OUT = re.compile(
     r"algorithms\.base\.Algorithm|algorithms\.options\..*|core\.(errors|schema)\..*|recipes\.(reading|recipe)\.[A-Z].*"
-    r"|recipes\.published\.PublishedNumber|submodels\.width\.Cut|theory\.outcome\.Outcome|training\.run\.Run|training\.client\.Client"
-    r"|training\.predict\.Predictor|training\.time_limit\.OutOfTime|export\.personalize\.Personalized|cli\.compared\.Compared"
+    r"|recipes\.published\.PublishedNumber|submodels\.width\.Cut|theory\.outcome\.Outcome|training\.run\.Run|training\.client\.(Client|Predictor)"
+    r"|training\.time_limit\.OutOfTime|export\.personalize\.Personalized|cli\.compared\.Compared"
 )
 HOSTILE = [None, object(), b"x", [object()], 1j, {"a": 1}, slice(3)]
 

@@ -81,6 +81,8 @@ class Transform:
 
 def _numbers(name: str, values: Sequence[float]) -> tuple[float, ...]:
     try:
+        if isinstance(values, bytes):
+            raise TypeError  # each byte would be a number
         return tuple(map(float, values))
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}={values!r} is no list of numbers: give one a channel") from error

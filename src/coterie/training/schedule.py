@@ -136,8 +136,8 @@ class Schedule:
         return np.flatnonzero(self._latest[end] == t)
 
 
-# Of the training's multiply-adds. An evaluation takes up to 1.7 times as long as its count suggests, because the forward
-# pass is more than a third of a step of small models. 5 % by count are 3 to 9 % by the clock.
+# Of the training's multiply-adds. An evaluation takes up to 1.7 times as long as its count suggests, because its
+# forward pass is more than a third of a step of small models: 5 % by count are 3 to 9 % by the clock.
 SHARE = 0.05
 CALL = 20e6  # multiply-adds in the time that an engine takes for anything: 1 to 2 ms on two cores
 PARTS = 8  # one round is sampled from each eighth of the run
