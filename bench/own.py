@@ -13,9 +13,8 @@ from coterie.algorithms.base import Algorithm, Problem, Program, Round, Trained
 from coterie.bench import Workload, plain
 from coterie.bench.measure import mean_loss
 from coterie.bench.workloads import SEED, make_algorithm
-from coterie.core.tensors import Tensors
+from coterie.core.tensors import Integers, Tensors
 from coterie.data import Federation
-from coterie.data.batches import Integers
 
 Played = tuple[Tensors, str]
 """The server's model after the last round, and how clients were run."""

@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .core.openmp import keep_from_spinning
-from .training import render
 
 __version__ = "0.1.0"
 
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from .cli.python import compare
     from .core.errors import UserError
     from .training.client import Client
-    from .training.cluster import Cluster
-    from .training.fit import fit
+    from .training.prepare import fit
     from .training.run import Run, load
+    from .training.settings import Cluster
     from .training.time_limit import OutOfTime, TimeLimit
 
 __all__ = [
@@ -65,8 +64,8 @@ _HOME = {
     "Compared": "cli.compared",
     "compare": "cli.python",
     "UserError": "core.errors",
-    "Cluster": "training.cluster",
-    "fit": "training.fit",
+    "Cluster": "training.settings",
+    "fit": "training.prepare",
     "Client": "training.client",
     "Run": "training.run",
     "load": "training.run",
@@ -87,8 +86,3 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """Return the public names, so that a notebook completes them before they are imported."""
     return [*__all__, "__version__"]
-
-
-# A run shows itself by a report, which stands above it and takes a while to import.
-render.write = lambda runs, path: import_module(".report", __name__).write(runs, path)
-render.card = lambda run: import_module(".report.card", __name__).card(run)

@@ -21,8 +21,7 @@ from coterie.engines import Serial, Vectorized
 from coterie.measure import global_accuracy
 from coterie.measure.rows import metric_row
 from coterie.store import flatten, unflatten
-from coterie.training.experiment import Experiment
-from coterie.training.state import RunState
+from coterie.training.experiment import Experiment, RunState
 from law import TWICE as COMMON
 from laws import EQUAL, FIRST, METHODS, OF, REDUCTIONS, SIMPLE, build, kind_like, sides
 from same_numbers import ALL

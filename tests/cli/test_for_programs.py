@@ -20,7 +20,7 @@ from coterie.measure.compare.columns import Cell, Spread
 from coterie.recipes.speeds import Speed, add_speeds, own_file
 from coterie.report.texts import ResultTable, csv_text
 from coterie.training.config import machine
-from coterie.training.forecast import forecast
+from coterie.training.schedule import forecast
 from helpers_cli import contents
 from in_process import Answer, answer
 

@@ -39,7 +39,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "data.frames.from_frame": {"frame": FRAME, "target": "y"},
     "data.frames.from_huggingface": {"path": "nowhere", "target": "y"},
     "data.frames.from_parquet": {"path": "nowhere", "target": "y"},
-    "data.given.from_tensors": {"train": [(X, Y)], "test": [(X, Y)]},
+    "data.federation.from_tensors": {"train": [(X, Y)], "test": [(X, Y)]},
     "data.sources.federate": {"source": "synthetic"},
     "data.tables.TableOptions": {"target": "y"},
     "data.transform.Transform": {"mean": (0.5,), "std": (0.5,)},
@@ -79,8 +79,8 @@ CALLS: dict[str, dict[str, Any]] = {
         "weight_stays_with": "receiver",
         "rng": np.random.default_rng(0),
     },
-    "training.cluster.Cluster": {},
-    "training.fit.fit": {"model": NET, "federation": FED, "algorithm": ct.algorithms.fedavg(), "rounds": 1},
+    "training.settings.Cluster": {},
+    "training.prepare.fit": {"model": NET, "federation": FED, "algorithm": ct.algorithms.fedavg(), "rounds": 1},
     "training.run.load": {"path": "nowhere"},
     "training.time_limit.TimeLimit": {"time": "1m"},
     "track.tensorboard.TensorBoard": {},
@@ -90,8 +90,8 @@ CALLS: dict[str, dict[str, Any]] = {
 # What Coterie makes and people read, or a method's author builds on: nobody is expected to call it.
 HANDED_OUT = re.compile(
     r"algorithms\.base\.Algorithm|algorithms\.options\..*|core\.(errors|schema)\..*|recipes\.(reading|recipe)\.[A-Z].*"
-    r"|recipes\.published\.PublishedNumber|submodels\.width\.Cut|theory\.outcome\.Outcome|training\.run\.Run|training\.client\.Client"
-    r"|training\.predict\.Predictor|training\.time_limit\.OutOfTime|export\.personalize\.Personalized|cli\.compared\.Compared"
+    r"|recipes\.published\.PublishedNumber|submodels\.width\.Cut|theory\.outcome\.Outcome|training\.run\.Run|training\.client\.(Client|Predictor)"
+    r"|training\.time_limit\.OutOfTime|export\.personalize\.Personalized|cli\.compared\.Compared"
 )
 HOSTILE = [None, object(), b"x", [object()], 1j, {"a": 1}, slice(3)]
 
@@ -204,7 +204,7 @@ def test_what_people_type_by_mistake_is_refused_in_one_sentence(argument: str, t
     assert sorted(FIT) == sorted(name for name, _ in arguments(ct.fit))
     for value in FIT[argument]:
         with pytest.raises(ct.UserError) as refused:
-            ct.fit(**{**CALLS["training.fit.fit"], "progress": False, "out": tmp_path / "a", argument: value})
+            ct.fit(**{**CALLS["training.prepare.fit"], "progress": False, "out": tmp_path / "a", argument: value})
         said = str(refused.value)
         assert argument in said
         assert "\n" not in said

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from coterie.training.freed_memory import retain_freed_memory
+from coterie.core.memory import retain_freed_memory
 
 resource = pytest.importorskip("resource", reason="this system does not count page faults")
 

@@ -36,6 +36,7 @@ PIPES = {
     "npz:{}/t.npz": "t.npz",
     "text:path={}/t.txt": "t.txt",
     "tiny-imagenet": "tiny-imagenet-200/val/val_annotations.txt",
+    "svhn": "train_32x32.mat",
 }
 
 
@@ -46,6 +47,9 @@ def test_a_pipe_or_a_device_is_refused(tmp_path: Path, source: str, device: bool
         (tiny if source.startswith("tiny") else images)(tmp_path)
     if source.startswith(("csv", "parquet")):
         pytest.importorskip("pyarrow.csv")
+    if source == "svhn":
+        pytest.importorskip("scipy.io")
+        (tmp_path / "test_32x32.mat").touch()
     path = tmp_path / PIPES[source]
     path.parent.mkdir(parents=True, exist_ok=True)
     if device:

@@ -15,7 +15,7 @@ import coterie as ct
 from coterie.cli.presets import PRESETS
 from coterie.core.errors import UserError
 from coterie.data import Transform, federate
-from coterie.data.place import choose, config_file, data_dir
+from coterie.data.data_dir import choose, config_file, data_dir
 from coterie.data.readers.text import END, UNKNOWN
 from entry_point import coterie
 from published import images, write_idx

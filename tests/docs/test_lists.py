@@ -18,8 +18,8 @@ from coterie.data.partition import NATURAL
 from coterie.local.paces import PACES
 from coterie.local.parse import OPTIMIZERS
 from coterie.models.losses import LOSSES
-from coterie.training.cluster import RAY
 from coterie.training.select_engine import TAKES
+from coterie.training.settings import RAY
 
 ROOT = Path(__file__).parents[2]
 

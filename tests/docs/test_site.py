@@ -19,7 +19,7 @@ import methods as method_pages
 import webpages
 from coterie.algorithms import base
 from coterie.algorithms.options import Training
-from coterie.data import builtin
+from coterie.data import sources as builtin
 from coterie.data.pool import Pool
 from coterie.data.sources import SOURCES
 from coterie.local.steps import Phase

@@ -21,8 +21,7 @@ from coterie.engines.capture import Build, PlayOver, Wanted, captured, played
 from coterie.models.model import Model, cross_entropy
 from coterie.submodels import factors
 from coterie.training.experiment import Experiment
-from coterie.training.first_steps import take_first_steps
-from coterie.training.select_engine import Candidate, Work, choose, select_engine
+from coterie.training.select_engine import Candidate, Work, choose, select_engine, take_first_steps
 from laws import METHODS, build, kinds
 from same_numbers import assert_same
 from toys import experiment, models, net, ragged, traced

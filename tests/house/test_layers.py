@@ -14,8 +14,7 @@ PACKAGE = Path(coterie.__file__).parent
 # From the ground up: a room imports from its own and from those below it. Rooms on one floor do not know each other.
 FLOORS = (
     ("core",),
-    ("data", "store"),
-    ("topology",),
+    ("data", "store", "topology"),
     ("engines",),
     ("exchange", "models"),
     ("local",),
@@ -29,8 +28,8 @@ FLOORS = (
     ("__main__",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-# Imports when a function runs that point upward: Ray is of no use to most runs.
-UPWARD = {("training/backend.py", "cluster")}
+# Imports when a function runs that point upward: Ray is of no use to most runs, and a run shows itself by a report.
+UPWARD = {("training/rounds.py", "cluster"), ("training/run.py", "report")}
 LAZY = {"cli", "recipes"}  # these rooms import others when a function runs: help and recipes need no torch
 TYPES = {"training/settings.py"}  # its options are declared without torch, and checked when torch is there anyway
 # Functions of more than 30 lines, docstring aside. A family shows its whole program in one place.
@@ -82,7 +81,7 @@ def test_rooms_point_downward() -> None:
 
 
 def test_files_have_a_readable_size() -> None:
-    assert {file: lines for file, text, _ in parsed() if (lines := len(text.splitlines())) > 300} == {}
+    assert {file: lines for file, text, _ in parsed() if (lines := len(text.splitlines())) > 500} == {}
 
 
 def test_functions_have_a_readable_size() -> None:

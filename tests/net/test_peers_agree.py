@@ -17,7 +17,7 @@ from coterie.models.model import Model, cross_entropy
 from coterie.net.setup.prepare import check_between_peers
 from coterie.net.wire.transport import Transport
 from coterie.store import RunFolder
-from coterie.training.folded import folded
+from coterie.training.client import folded
 from laws import METHODS, build, kind_like
 from local_peers import participants, run_together
 from net_members import Certified, free_addresses

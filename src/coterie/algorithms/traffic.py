@@ -7,8 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from .. import topology as topologies
-from ..core.tensors import Tensors, floating
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors, floating
 
 
 class Load(NamedTuple):

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from .. import __version__
 from ..core.tensors import Tensors, add
 from ..data import Federation
-from ..training.fit import fit
+from ..training.prepare import fit
 from . import plain
 from .workloads import SEED, Workload, make_algorithm, make_cohorts, make_federation, make_model
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from ..core.rng import torch_draws
+from ..core.tensors import Integers
 from ..data import Federation
-from ..data.batches import Integers
 from .workloads import SEED, Workload
 
 State = dict[str, Tensor]

@@ -11,8 +11,8 @@ from torch import nn
 from .. import algorithms, models
 from ..algorithms import Algorithm
 from ..core.errors import unknown
+from ..core.tensors import Integers
 from ..data import Federation
-from ..data.batches import Integers
 from ..engines import Serial
 from ..models.model import Model, cross_entropy
 from ..training.experiment import Experiment

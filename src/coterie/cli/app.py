@@ -142,12 +142,12 @@ def topology(
     name: Annotated[str, typer.Argument(help="ring, grid, exponential, full, star, random:10, random-pull:10, ...")],
     clients: Annotated[int, typer.Option(help="How many clients.", min=1, max=MOST)] = 16,
     model: Annotated[str, typer.Option(help="The model whose bytes per round are counted.")] = "cnn",
-    png: Annotated[Path | None, typer.Option(help="Draw into this file instead of the terminal.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw the graph into this file.")] = None,
     round: Annotated[int, typer.Option(help="Which round of a changing graph.", min=0, max=MOST)] = 0,
     seed: Annotated[int, typer.Option(help="Of a random graph.")] = 0,
     format: RowsFormat = "table",
 ) -> None:
-    """Show a graph: its spectral gap, degrees, diameter, bytes per round, and a drawing."""
+    """Show a graph: its spectral gap, degrees, diameter, and bytes per round; --png draws it."""
     from ..models import build
     from .topology import show_topology
 

@@ -2,7 +2,7 @@
 
 from ..measure.compare.gains import GAINS
 from ..measure.compare.meanings import column_meanings
-from ..measure.compare.newcomers import NEWCOMERS
+from ..measure.compare.sentences import NEWCOMERS
 from .console import table, wide_console
 from .rows_format import for_programs, print_rows
 

@@ -14,8 +14,7 @@ from ..core.schema_several import Plan
 from ..measure.compare import Comparison, MethodRuns, RunData, check_target
 from ..report.collect import COMPARISON
 from ..track import Tracker
-from ..training.model_parts import model_parts
-from ..training.prepare import Prepared
+from ..training.prepare import Prepared, model_parts
 from ..training.run import Run
 from .interrupted import interruptible
 from .options import Output, RunOptions

@@ -21,9 +21,9 @@ from ..core.errors import UserError
 from ..core.spec import counted, parse, scaled, spelled
 from ..data import SOURCES, Federation, federate
 from ..data.catalog import CATALOG, present
+from ..data.data_dir import choose, data_dir
 from ..data.fetch import Patience, fetch
 from ..data.partition import NATURAL
-from ..data.place import choose, data_dir
 from .console import INK, picture, plain_console
 from .presets import PRESETS
 from .rows_format import for_programs, print_rows
@@ -32,8 +32,6 @@ Counts = Sequence[Sequence[int]]
 """[clients][classes] training samples."""
 
 PARTITION, CLIENTS = "dirichlet:0.3", 100  # of what is shown, unless it is typed
-_SHADES = "·░▒▓█"  # a dot for few: a blank holds none
-_CLASSES = 40  # rows in a terminal at most
 
 
 def show_dir(folder: Path | None) -> None:
@@ -127,7 +125,7 @@ def show_split(
         return
     divided = f"partitioned with {federation.origin['partition']} among {counted(clients, 'client')}"
     title = f"{source}, {divided}, seed {seed}"
-    print_split(plain_console(), counts, title, drawn=png is None)
+    print_split(plain_console(), counts, title)
     if png is not None:
         draw_split(counts, png, title)
         print(f"drawn to {png}")
@@ -141,42 +139,16 @@ def split_counts(federation: Federation) -> list[list[int]]:
     return counts
 
 
-def print_split(console: Console, counts: Counts, title: str, drawn: bool) -> None:
-    """Print the facts of a split, and its heat map where it is ``drawn`` in the terminal."""
+def print_split(console: Console, counts: Counts, title: str) -> None:
+    """Print the facts of a split."""
     console.print(title, style="bold")
     samples, held = [sum(row) for row in counts], [sum(map(bool, row)) for row in counts]
     for what, each in (("samples per client", samples), ("classes per client", held)):
         console.print(f"{what}: {min(each)} least, {fmean(each):.4g} mean, {max(each)} most")
-    if drawn:
-        console.print(split_text(counts, console.width), no_wrap=True, overflow="ignore", crop=False)
-
-
-def split_text(counts: Counts, width: int) -> str:
-    """Return a heat map, classes down and clients across; the darker, the more samples.
-
-    >>> print(split_text([[4, 0], [1, 9], [0, 9]], width=40))
-    class 0  ░·
-          1   ██
-    a column is a client; · to █: 1 to 9 samples
-    """
-    most = max(max(row) for row in counts)
-    shown = [row[:_CLASSES] for row in counts[: max(1, width - 9)]]
-
-    def shade(count: int) -> str:
-        return " " if not count else _SHADES[min(len(_SHADES) - 1, len(_SHADES) * (count - 1) // max(1, most - 1))]
-
-    lines = [
-        f"{'class' if c == 0 else '':5} {c:<2} " + "".join(shade(row[c]) for row in shown).rstrip()
-        for c in range(len(shown[0]))
-    ]
-    notes = [f"a column is a client; {_SHADES[0]} to {_SHADES[-1]}: 1 to {most} samples"]
-    if len(shown) < len(counts) or len(shown[0]) < len(counts[0]):
-        notes.append(f"the first {len(shown)} clients and {len(shown[0])} classes; --png draws all of them")
-    return "\n".join([*lines, *notes])
 
 
 def draw_split(counts: Counts, path: Path, title: str) -> None:
-    """Draw the heat map as a picture."""
+    """Draw a heat map as a picture, classes down and clients across; the darker, the more samples."""
     with picture(path, 10, 4.2) as figure:
         from matplotlib.ticker import MaxNLocator
 

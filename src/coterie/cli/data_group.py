@@ -33,11 +33,11 @@ def data_show(
         int | None, typer.Option(help="Among how many; by default 100, or all that a table names.", min=1, max=MOST)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
-    png: Annotated[Path | None, typer.Option(help="Draw it to this file instead of the terminal.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw it into this file.")] = None,
     data_dir: DataDir = None,
     format: RowsFormat = "table",
 ) -> None:
-    """Draw who holds which classes, without training anything."""
+    """Count how many samples and classes every client holds, without training; --png draws who holds which."""
     from .data import show_split
 
     show_split(source, clients, partition, seed, data_dir, png, format)

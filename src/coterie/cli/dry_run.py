@@ -9,7 +9,7 @@ from ..core.spec import counted, parse, scaled
 from ..recipes.costs import duration
 from ..recipes.speeds import Platform, RunSize, RunTime, estimate_time, known_speeds
 from ..training.experiment import Experiment
-from ..training.forecast import Forecast, forecast
+from ..training.schedule import Forecast, forecast
 from .console import table, wide_console
 from .options import RunOptions
 from .recipe_plan import RecipePlan

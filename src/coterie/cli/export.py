@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import cast
 
 from ..core.clients import client_name, client_number
-from ..data.encoding import Columns
-from ..data.notes import few
+from ..data.encoding import Columns, few
 from ..export import Form, FormatName, save, save_all
 from ..export.deployed import of_table
 from ..store import RunFolder

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from .. import algorithms
 from ..core.custom import is_own, trust_options
+from ..core.memory import retain_freed_memory
 from ..report.collect import planned_runs
 from ..store import RunFolder
 from ..training.time_limit import OutOfTime
@@ -24,7 +25,8 @@ OUT_OF_TIME = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, come again late
 def interruptible(folder: Path, options: TrainingOptions, output: Output) -> Iterator[None]:
     """On Ctrl-C, SIGTERM or when the time is over, keep what is saved and print the command that continues."""
     try:
-        yield
+        with retain_freed_memory():  # an option of the process: in Python it is the caller's to choose
+            yield
     except KeyboardInterrupt:
         _end(INTERRUPTED, "\ninterrupted; finished rounds are saved", folder, options, output)
     except OutOfTime:

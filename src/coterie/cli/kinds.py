@@ -9,7 +9,7 @@ from ..algorithms.bind import bind
 from ..algorithms.method import facts
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
-from ..training.first import everybodys
+from ..training.initial_models import everybodys
 from .options import RunOptions
 from .request import RunPlan
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..core.errors import UserError, in_one_line
 from ..data.encoding import Columns
-from ..data.new_files import new_file
+from ..data.new_samples import new_file
 from ..export.predictor import opened
 
 
@@ -15,9 +15,9 @@ def predict_file(run: Path, client: str | None, data: str, out: Path, force: boo
     if out.exists() and not force:
         raise UserError(f"{out} already exists: choose another --out, or replace it with --force")
     predictor, origin = opened(run, client, trusted)
-    columns = predictor.answering.columns
+    columns = predictor.format.columns
     known = None if columns is None else Columns.of(columns)
-    samples = new_file(data, known, origin, predictor.answering.input_shape)
+    samples = new_file(data, known, origin, predictor.format.input_shape)
     if out.suffix.lower() != samples.suffix:
         raise UserError(
             f"the answers are a file of the kind of {samples.where}: give --out the ending {samples.suffix}"

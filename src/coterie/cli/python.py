@@ -17,8 +17,7 @@ from ..core.errors import UserError
 from ..core.frames import warn_without_frames
 from ..data import Federation
 from ..models.model import Model
-from ..training.fit import takes_options
-from ..training.prepare import AUTO, ModelLike, begun_folder
+from ..training.prepare import AUTO, ModelLike, begun_folder, takes_options
 from ..training.run import Run
 from ..training.settings import RunSettings, option, types_of_options
 from .compared import Compared

@@ -152,7 +152,7 @@ def _refuse_training(recipe: Recipe, options: RecipeOptions, output: Output) -> 
 
 
 def _drawn(recipe: Recipe, options: RecipeOptions, folder: Path, output: Output) -> dict[str, Any]:
-    """Draw the splits of the chosen cases in the terminal and as pictures, and return them as data."""
+    """Print the facts of the chosen cases' splits, draw them as pictures, and return them as data."""
     changes = Changes(clients=options.clients, data=options.data, partition=options.partition)
     small, numbers = apply_changes(recipe, changes), recipe.find(options.case)
     splits = {n: split_counts(small.federation(n, data_dir=options.data_dir)) for n in numbers}
@@ -160,10 +160,10 @@ def _drawn(recipe: Recipe, options: RecipeOptions, folder: Path, output: Output)
     for n, counts in splits.items():
         case = small.cases[n - 1]
         title = f"case {n}: {case.data}, partitioned with {case.partition} among {case.clients} clients"
-        print_split(console, counts, title, drawn=True)
+        print_split(console, counts, title)
         try:
             draw_split(counts, folder / f"case{n}.png", title)
-        except UserError as error:  # the terminal has shown it
+        except UserError as error:  # the page draws it as well
             output.say(f"no figure: {error}")
     shortened = case_shortenings(recipe, small, numbers, 1)
     titled = [{"case": small.cases[n - 1].label, "labels": counts} for n, counts in splits.items()]

@@ -21,9 +21,8 @@ from ..data.partition import NATURAL
 from ..local.parse import OPTIMIZERS
 from ..models.model import Model
 from ..recipes.changes import fit_topology
-from ..training.cluster import Cluster
 from ..training.prepare import AUTO, ModelLike, Prepared, as_begun, beside_others, model_of, prepare
-from ..training.settings import RunSettings
+from ..training.settings import Cluster, RunSettings
 from .fields import flag
 from .options import RunOptions
 from .presets import PRESETS, Preset, models_for

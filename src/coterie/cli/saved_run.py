@@ -16,8 +16,7 @@ from ..core.files import path_problem
 from ..core.schema import Config
 from ..measure.selection import LAST
 from ..models.losses import loss_named
-from ..store.extended import ExtendedFolder
-from ..store.folder import CHECKPOINT, CONFIG, RunFolder
+from ..store.folder import CHECKPOINT, CONFIG, ExtendedFolder, RunFolder
 from ..training.config import rebuild
 from ..training.prepare import prepare
 from ..training.run import Run

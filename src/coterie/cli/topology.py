@@ -1,4 +1,4 @@
-"""``coterie topology``: how fast a graph mixes, what it costs, and how it looks on a circle."""
+"""``coterie topology``: how fast a graph mixes, what it costs, and a picture of it on a circle."""
 
 from collections.abc import Iterable
 from math import cos, pi, sin
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Point = tuple[float, float]
-Position = tuple[int, int]  # of a character in the terminal, or of a dot
 
 _ROUNDS = 20  # whose spectral gaps are averaged
 BYTES = 4  # of a parameter
@@ -28,12 +27,6 @@ _KINDS = {
     "row": "row-stochastic: the receiver sets the weights, the mean drifts",
     "column": "column-stochastic: the sender sets the weights, the sum is kept (push-sum)",
 }
-# A character cell of braille is 2 dots wide and 4 high; _BITS[y][x] is the dot's bit above U+2800.
-_BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-# Above this share of dots set inside the circle, single lines cannot be told apart.
-_FULLEST = 0.4
-# Up to this angle from the vertical a number stands above or below its node, beyond it to the side.
-_CAP = pi / 7
 _LINK, _BUSY, _IDLE = "#64748b", "#2563eb", "#cbd5e1"
 
 
@@ -47,9 +40,9 @@ def show_topology(
     png: Path | None = None,
     format: str = "table",
 ) -> None:
-    """Print the facts of a topology, what one round of it costs for a model, and the graph.
+    """Print the facts of a topology and what one round of it costs for a model; ``png``: a picture of the graph.
 
-    >>> show_topology("ring", 4, "a model", 1_000_000)  # doctest: +ELLIPSIS
+    >>> show_topology("ring", 4, "a model", 1_000_000)
     ring · 4 clients · the same every round
     matrix               doubly stochastic: every mix keeps the mean
     spectral gap         0.666667
@@ -58,7 +51,6 @@ def show_topology(
     messages per round   8
     bytes per round      32 MB, exactly 32,000,000 bytes
                          8 messages x 1,000,000 parameters of a model x 4 bytes
-    ...
     """
     check_dense(clients)
     topology = build(text, clients, seed)
@@ -81,12 +73,7 @@ def show_topology(
     facts.add_row("bytes per round", f"{scaled(total, 'B')}, exactly {total:,} bytes")
     facts.add_row("", f"{edges(W):,} messages x {parameters:,} parameters of {model} x {BYTES} bytes")
     console.print(facts)
-    console.print()
-    if png is None:
-        # Larger circles for more clients, within what the window allows.
-        width = min(console.width, 40 + 5 * clients // 8, 80)
-        console.print(draw_terminal(W, width), no_wrap=True, overflow="ignore", crop=False)
-    else:
+    if png is not None:
         draw_png(W, png, title)
         console.print(f"drawn to {png}", soft_wrap=True)
 
@@ -153,87 +140,8 @@ def _busy(links: Iterable[Arrow]) -> set[int]:
     return {client for link in links for client in link[:2]}
 
 
-def _line(start: Position, end: Position, mutual: bool) -> set[Position]:
-    """Return the dots between the middles of two cells; the sender's half of a one-way link is dotted."""
-    (x0, y0), (x1, y1) = ((2 * x + 1, 4 * y + 2) for x, y in (start, end))
-    steps = max(abs(x1 - x0), abs(y1 - y0), 1)
-    shares = (s / steps for s in range(steps + 1) if mutual or s > steps / 2 or s % 4 == 0)
-    return {(round(x0 + (x1 - x0) * share), round(y0 + (y1 - y0) * share)) for share in shares}
-
-
-def _label(number: str, node: Position, direction: Point) -> tuple[Position, str]:
-    """Return where the number of a node begins and what to write, with a blank towards a node beside it."""
-    (x, y), (right, down) = node, direction
-    if abs(down) > cos(_CAP):
-        return (x - len(number) // 2, y + (1 if down > 0 else -1)), number
-    return ((x + 1, y), " " + number) if right > 0 else ((x - 1 - len(number), y), number + " ")
-
-
-def _labels(cells: list[Position], step: int) -> dict[Position, str] | None:
-    """Return the number of every step-th node, one character per cell, or None where two would touch."""
-    taken = dict.fromkeys(cells, " ")
-    directions = _around(len(cells))
-    for i in range(0, len(cells), step):
-        (left, y), text = _label(str(i), cells[i], directions[i])
-        around = {(left + d, y) for d in range(-1, len(text) + 1)} - {cells[i]}
-        if not around.isdisjoint(taken):
-            return None
-        taken |= {(left + d, y): character for d, character in enumerate(text)}
-    return taken
-
-
-def _render(dots: set[Position], cells: dict[Position, str]) -> str:
-    """Return dots as braille, overwritten by the characters of the cells, without blank edges."""
-    codes: dict[Position, int] = {}
-    for x, y in dots:
-        codes[x // 2, y // 4] = codes.get((x // 2, y // 4), 0x2800) | _BITS[y % 4][x % 2]
-    drawn = {cell: chr(code) for cell, code in codes.items()} | cells
-    rows, columns = range(max(y for _, y in drawn) + 1), range(max(x for x, _ in drawn) + 1)
-    return "\n".join("".join(drawn.get((x, y), " ") for x in columns).rstrip() for y in rows)
-
-
-def draw_terminal(W: Tensor, width: int = 60) -> str:
-    """Return the graph on a circle, `width` characters wide and half as many lines high, clockwise from the top.
-
-    A filled mark is a client that exchanges something, a hollow one is idle. Where all the links together
-    would be a blot, only those of client 0 are drawn, and a line below says so.
-
-    >>> from coterie.topology import ring
-    >>> print(draw_terminal(ring(4)(0), width=20))
-              0
-              ●⡀
-            ⢀⠎ ⠈⢆
-          ⢀⠔⠁    ⠑⢄
-         ⡔⠁        ⠑⡄
-     3 ●⡊           ⠈● 1
-        ⠈⢆         ⢀⠎
-          ⠑⢄     ⢀⠔⠁
-            ⠑⡄  ⡔⠁
-             ⠈●⠊
-              2
-    """
-    links = _links(W)
-    digits = len(str(len(W) - 1))
-    radius = max(width // 2 - 2 - digits, 3)
-    left, top = radius + 2 + digits, (radius + 1) // 2 + 1
-    # A cell is twice as high as wide, hence half the radius downwards.
-    cells = [(left + round(radius * x), top + round(radius / 2 * y)) for x, y in _around(len(W))]
-    lines = {link: _line(cells[link.sender], cells[link.receiver], link.mutual) for link in links}
-    dots, notes = set().union(*lines.values()), []
-    if len(dots) > _FULLEST * pi * (2 * radius) ** 2:
-        dots = set().union(*(line for link, line in lines.items() if 0 in link[:2]))
-        notes.append(f"Only the links of client 0 are drawn, of {edges(W)} messages in all.")
-    if not all(link.mutual for link in links):
-        notes.append("A link that goes one way is dotted on the sender's half.")
-    busy = _busy(links)
-    marks = {cell: "●" if i in busy else "○" for i, cell in enumerate(cells)}
-    steps = (base * 10**k for k in range(digits + 1) for base in (1, 2, 5))
-    numbers = next(filter(None, (_labels(cells, step) for step in steps)), {})  # all of them, or every 2nd, 5th, ...
-    return "\n".join([_render(dots, numbers | marks), *notes])
-
-
 def draw_png(W: Tensor, path: Path, title: str) -> None:
-    """Draw the same circle as a picture; an arrow points at the receiver of a link that goes one way."""
+    """Draw the graph on a circle, clockwise from the top; arrows point at receivers of one-way links."""
     with picture(path, 8, 8.4) as figure:
         axes = figure.add_subplot(aspect="equal")
         axes.set_axis_off()

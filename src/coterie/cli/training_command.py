@@ -33,11 +33,7 @@ class TrainingCommand(Command):
 
 
 def _refuse(name: str, value: str) -> None:
-    """Refuse an option of other programs: ``--silent``, whose nearest names would mislead, and settings of methods."""
-    if name == "--silent":
-        raise UserError(
-            "there is no --silent: messages are dropped by --drop-messages 0.2, and --quiet prints no progress"
-        )
+    """Refuse a setting of methods that is typed as an option."""
     from ..algorithms import BUILDERS
     from ..algorithms.settings import settings_of
 

@@ -24,12 +24,11 @@ from ..measure import BUILT_IN, metrics_for
 from ..models.losses import LOSSES, loss_of
 from ..models.model import Loss, Model
 from ..store.folder import CONFIG
-from ..training.client import Client, answering
+from ..training.checks import check_model
+from ..training.client import Client, with_format
 from ..training.experiment import Experiment
-from ..training.model_check import check_model
 from ..training.newcomers import begun, measured, own_names, personalized, received, shares
-from ..training.run import Run, finished, module_of
-from ..training.saved_models import SavedModels
+from ..training.run import Run, SavedModels, finished, module_of
 from ..training.settings import RunSettings
 
 
@@ -76,7 +75,7 @@ def personalize(
     return [
         Personalized(client, metric, before, after, size)
         for client, before, after, size in zip(
-            answering(config, _clients(e, own, epochs)), as_it_is, trained, e.tests.sizes.tolist(), strict=True
+            with_format(config, _clients(e, own, epochs)), as_it_is, trained, e.tests.sizes.tolist(), strict=True
         )
     ]
 

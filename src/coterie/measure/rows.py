@@ -20,10 +20,9 @@ from ..core.schema import (
     number,
 )
 from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
-from ..core.tensors import Tensors
+from ..core.tensors import Integers, Tensors
 from ..core.units import metrics_of
 from ..data import Federation
-from ..data.batches import Integers
 from .evaluate import CommonModel
 from .metric import Metrics
 from .selection import LAST, reported, rule_of

@@ -28,7 +28,7 @@ from ..training.checks import find_device
 from ..training.config import rebuild
 from ..training.experiment import Experiment
 from ..training.prepare import prepare
-from ..training.saved_models import shapes
+from ..training.run import shapes
 from ..training.settings import RunSettings
 from .charts import INK, SCALE, Chart, Figure, axis, color_bar
 from .groups import Setup

@@ -15,7 +15,7 @@ from ..core.errors import UserError
 from ..core.schema import Config
 from ..measure.compare import ALONE, Comparison
 from ..training.config import repeatable
-from .attendance import attendances, one_by_one, timeline
+from .attendance import attendances, members_table, one_by_one, timeline
 from .charts import Chart, consensus, progress, recorded_measures, traffic
 from .clients import distribution, labels
 from .collect import Collected
@@ -25,7 +25,6 @@ from .graph import topology
 from .groups import Method, Setup, setups
 from .landscape import landscapes
 from .library import pack_json
-from .member_table import members_table
 from .recipe_charts import LANDSCAPE, recipe_charts
 from .record import Record
 from .tables import headline_table, published_tables

@@ -17,7 +17,7 @@ from ...data import Federation
 from ...data.inputs import shape_in_words
 from ...models.losses import loss_named
 from ...models.model import Model
-from ...training.model_check import check_model
+from ...training.checks import check_model
 from ..certificates.validity import key_problem
 from ..setup.agreement import agreed, algorithm, differences, module
 from ..setup.config import PeerConfig

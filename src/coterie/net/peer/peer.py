@@ -19,10 +19,9 @@ from ...store.checkpoint import Checkpoint, oldest
 from ...store.chosen import drop_later
 from ...store.folder import CHECKPOINT, INBOX, OUTBOX
 from ...topology.sparse import links
-from ...training.chosen import chosen_so_far
-from ...training.folded import folded, with_constants
-from ...training.so_far import run_after
-from ...training.state import RunState
+from ...training.client import folded, with_constants
+from ...training.experiment import RunState
+from ...training.results import chosen_so_far, run_after
 from ..operations.check import hello
 from ..operations.status import Serve, Shown, to_nobody
 from ..setup.prepare import Participant, configuration

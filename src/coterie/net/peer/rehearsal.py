@@ -7,8 +7,7 @@ import torch
 
 from ...algorithms.base import Round
 from ...core.tensors import Tensors
-from ...training.experiment import Experiment
-from ...training.state import RunState
+from ...training.experiment import Experiment, RunState
 from ..wire.message import Kind
 from .engine import Delivery, Networked
 from .mailbox import COPY, TRANSFER, Announcement, Arrived, largest

@@ -21,8 +21,7 @@ from ...core.errors import UserError, in_one_line
 from ...core.spec import Spec, bind
 from ...core.tensors import as_bytes
 from ...data import Federation, Transform
-from ...data.arrays import name_of
-from ...data.inputs import shape_as_json, type_names
+from ...data.inputs import name_of, shape_as_json, type_names
 from ...models.losses import loss_named, name_of_loss
 from ...models.model import Model, cross_entropy
 from ...models.parts import origin_of

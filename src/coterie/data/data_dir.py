@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ..core.errors import UserError
 from ..core.files import config_folder, user_path, write_text
@@ -35,9 +35,7 @@ def data_dir(option: str | Path | None = None) -> Place:
     saved = _saved().get(_KEY)
     if saved is None:
         return Place(Path("data"), "default")
-    if not isinstance(saved, str):
-        raise UserError(f"{config_file()} names no folder: choose one with `coterie data dir FOLDER`")
-    return Place(Path(saved), str(config_file()))
+    return Place(Path(str(saved)), str(config_file()))
 
 
 def choose(folder: str | Path) -> Path:
@@ -57,14 +55,14 @@ def config_file() -> Path:
 
 def _saved() -> dict[str, object]:
     try:
-        saved = json.loads(config_file().read_text(encoding="utf-8"))
+        saved: Any = json.loads(config_file().read_text(encoding="utf-8"))
+        if not isinstance(saved, dict) or not isinstance(saved.get(_KEY, ""), str):
+            raise ValueError("it is not an object that names a folder")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UserError(f"{config_file()} cannot be read ({error}): mend or remove it") from error
-    if not isinstance(saved, dict):
-        raise UserError(f"{config_file()} is no JSON object: mend or remove it")
-    return saved
+        raise UserError(f"{config_file()} cannot be read ({error}): fix or remove it") from error
+    return cast(dict[str, object], saved)
 
 
 def convenience(path: Path, write: Callable[[], None]) -> None:

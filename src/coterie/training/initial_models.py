@@ -12,8 +12,7 @@ from ..algorithms.base import Algorithm
 from ..core import rng
 from ..core.errors import UserError
 from ..core.schema import Init
-from ..core.tensors import Tensors, replicate, stack
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors, replicate, stack
 from ..models.accept import accepted
 from ..models.model import Model
 from ..models.parts import origin_of
