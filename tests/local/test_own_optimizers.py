@@ -99,7 +99,27 @@ def forgetting(x: Tensors, state: Slots) -> Any:
     return dict(list(x.items())[1:]), state
 
 
+def alone(x: Tensors, state: Slots) -> Any:
+    return x
+
+
+def nothing(x: Tensors, state: Slots) -> Any:
+    return None
+
+
+def listed(x: Tensors, state: Slots) -> Any:
+    return list(x.values()), state
+
+
+def numbers(x: Tensors, state: Slots) -> Any:
+    return dict.fromkeys(x, 0.5), state
+
+
 REFUSED = {
+    "no state": (lambda: wrong(alone), "returned dict, not a point and a state"),
+    "nothing": (lambda: wrong(nothing), "returned NoneType, not a point and a state"),
+    "a list": (lambda: wrong(listed), "returned tuple, not a point and a state"),
+    "numbers": (lambda: wrong(numbers), "not a tensor but float"),
     "other shapes": (lambda: wrong(growing), "shape"),
     "another type": (lambda: wrong(halved), "type"),
     "writes": (lambda: wrong(writing), "writes into"),
@@ -131,6 +151,8 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     "no eps": ({"optimizer": "adam", "eps": 0.0}, "above 0"),
     "an unknown schedule": ({"lr_schedule": "cosin:3"}, "did you mean cosine"),
     "a schedule without steps": ({"lr_schedule": "cosine"}, "needs steps"),
+    "no factor": ({"lr_schedule": lambda t, k: "fast"}, "returned 'fast' for round 0 and step 0"),
+    "a schedule of rounds alone": ({"lr_schedule": f"{__name__}:number"}, "give it these two parameters"),
     "a factor of -1": ({"lr_schedule": lambda t, k: -1.0}, "returned -1"),
     "options of a function": ({"lr_schedule": f"{__name__}:number,x=1"}, "leave the options out"),
 }
