@@ -121,3 +121,19 @@ def test_a_round_is_short() -> None:
     places = [names.index(step) for step in steps]
     assert len(steps) > 20
     assert places == sorted(places)
+
+
+def test_only_preparing_builds_an_experiment() -> None:
+    """Everything that trains is checked in one place; an experiment itself is bound again where it changes."""
+    built = re.compile(r"\bExperiment(\.of|\.bound)?\(")
+    places = {name for name, text, _ in parsed() if built.search(text)}
+    assert places == {"training/prepare.py", "training/experiment.py"}
+
+
+def test_an_option_of_a_run_stands_in_few_files() -> None:
+    """Where it is declared, typed and used, and where real peers write it; other things have these names, too."""
+    others = re.compile(r"plotly\.offline|WANDB_MODE=offline|run\.offline|_patience|--patience")
+    for option in ("patience", "offline"):
+        word = re.compile(rf"\b{option}\b")
+        files = [name for name, text, _ in parsed() if word.search(others.sub("", text))]
+        assert len(files) <= 5, f"{option} stands in {files}"

@@ -13,9 +13,8 @@ from ..algorithms import Algorithm
 from ..core.errors import unknown
 from ..core.tensors import Integers
 from ..data import Federation
-from ..engines import Serial
-from ..models.model import Model, cross_entropy
-from ..training.experiment import Experiment
+from ..training.schedule import Schedule
+from ..training.settings import RunSettings
 
 SEED = 0
 CLASSES = 10
@@ -118,6 +117,5 @@ def make_algorithm(w: Workload) -> Algorithm:
 
 def make_cohorts(w: Workload, federation: Federation) -> list[Integers]:
     """Return who trains in each round, as ``fit`` draws them, so that both sides train the same clients."""
-    model = Model(make_model(w, federation), cross_entropy)
-    experiment = Experiment.of(model, federation, make_algorithm(w), Serial(), SEED, w.rounds)
-    return [experiment.schedule.cohort(t) for t in range(w.rounds)]
+    schedule = Schedule(federation.clients, w.cohort, RunSettings(rounds=w.rounds, seed=SEED))
+    return [schedule.cohort(t) for t in range(w.rounds)]

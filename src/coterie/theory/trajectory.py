@@ -1,7 +1,6 @@
 """Runs of the package itself on small problems, from which everything is measured."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -9,21 +8,19 @@ from torch import Tensor
 
 from ..algorithms.base import Algorithm, Program
 from ..data import Federation
-from ..engines import Serial
 from ..local.corrections import Sam
 from ..measure import averaged
 from ..models.model import Model
 from ..training.experiment import Experiment
-from ..training.select_engine import select_engine
+from ..training.prepare import prepare
+from ..training.settings import RunSettings
 from .outcome import Condition
 from .quadratic import QuadraticProblem, local_steps
 
 
 def experiment_of(model: Model, federation: Federation, algorithm: Algorithm, rounds: int, seed: int) -> Experiment:
     """Return the experiment on the engine that suits it."""
-    experiment = Experiment.of(model, federation, algorithm, Serial(), seed, rounds)
-    experiment.check()
-    return replace(experiment, engine=select_engine("auto", experiment, federation.clients).engine)
+    return prepare(model, federation, algorithm, RunSettings(rounds=rounds, seed=seed, device="cpu")).experiment
 
 
 class PhaseFacts(NamedTuple):

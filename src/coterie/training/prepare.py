@@ -1,6 +1,6 @@
 """``fit``, and a run before it begins: everything is checked and nothing is trained or written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from inspect import Parameter, cleandoc, signature
@@ -11,7 +11,8 @@ from typing import Annotated, Any, Concatenate, ParamSpec, Self, TypeVar, cast, 
 import torch
 from torch import nn
 
-from ..algorithms.base import Algorithm
+from ..algorithms.base import Algorithm, Problem
+from ..algorithms.bind import bind
 from ..algorithms.used import check_used
 from ..core import rng
 from ..core.annotations import Example
@@ -26,7 +27,7 @@ from ..data import Federation
 from ..data.validation import with_validation, without_validation
 from ..engines import Serial
 from ..engines.base import InMemory
-from ..measure import metrics_for
+from ..measure import Metrics, metrics_for
 from ..models.accept import accepted
 from ..models.losses import loss_of
 from ..models.model import Model
@@ -187,6 +188,28 @@ def beside_others(given: Model, federation: Federation, algorithm: Algorithm, se
         first = first_models(given.module, given, algorithm, settings.seed)
         settings = settings if has_per_client_init(replace(experiment, first=first)) else settings.having(init=COMMON)
     return settings
+
+
+def prepare_newcomers(
+    adapted: Model,
+    newcomers: Federation,
+    algorithm: Algorithm,
+    settings: RunSettings,
+    clients: int,
+    *,
+    metrics: Metrics,
+) -> Experiment:
+    """Return the experiment of clients that come after a run of ``clients`` others, whose program it has."""
+    problem = Problem(adapted, clients, settings.rounds, settings.seed)
+    program = bind(algorithm, problem, settings.absences)
+    return Experiment.bound(adapted, newcomers, algorithm, Serial(), metrics, settings=settings, program=program)
+
+
+def prepared_elsewhere(
+    adapted: Model, federation: Federation, algorithm: Algorithm, fields: Mapping[str, Any]
+) -> Experiment:
+    """Return an experiment that another process has prepared and checked; ``fields``: those that it sent."""
+    return Experiment.bound(adapted, federation, algorithm, Serial(), **fields)
 
 
 def model_of(model: ModelLike, settings: RunSettings) -> Model:
