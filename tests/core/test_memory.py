@@ -45,7 +45,7 @@ def test_an_error_ends_it() -> None:
 AFTERWARDS = """
 import resource
 import torch
-from coterie.training.freed_memory import retain_freed_memory
+from coterie.core.memory import retain_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(8):
