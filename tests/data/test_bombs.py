@@ -29,6 +29,8 @@ from coterie.data.readers.mat import read_mat
 from coterie.data.readers.npz import read_npz
 from limited import ends
 
+pytestmark = pytest.mark.hostile
+
 MB = 10**6
 BOMB = 48 * MB  # what a file of some kilobytes unpacks to
 ZEROS = zlib.compress(bytes(BOMB))

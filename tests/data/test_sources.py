@@ -78,6 +78,7 @@ def refuse(data: Path, source: str, *names: str) -> str:
     return said
 
 
+@pytest.mark.hostile
 def test_damaged_idx_files(digits: Path) -> None:
     path = digits / "mnist" / f"{IDX[0]}.gz"
     whole = path.read_bytes()
@@ -194,6 +195,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_pickle_is_refused(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -203,6 +205,7 @@ def test_a_hostile_pickle_is_refused(tmp_path: Path, what: str, monkeypatch: pyt
     assert not (tmp_path / "TRAP").exists()
 
 
+@pytest.mark.hostile
 def test_a_trap_beside_good_data_is_not_sprung(tmp_path: Path) -> None:
     x, y = write_cifar10(tmp_path / "cifar-10-batches-py")
     batch = {b"data": x[:10].reshape(10, -1), b"labels": y[:10].tolist(), b"note": Trap(tmp_path / "sprung")}
@@ -211,6 +214,7 @@ def test_a_trap_beside_good_data_is_not_sprung(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
+@pytest.mark.hostile
 def test_damaged_cifar(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-py"
     x, y = write_cifar10(folder)
@@ -251,6 +255,7 @@ def test_svhn(tmp_path: Path, compressed: bool) -> None:
     assert fed.y[9] == 0  # written as 10
 
 
+@pytest.mark.hostile
 def test_damaged_mat_files(tmp_path: Path) -> None:
     path = tmp_path / "train_32x32.mat"
     whole = mat({"X": images(32, 32, 3, 4), "y": np.ones((4, 1), np.uint8)})
