@@ -64,7 +64,7 @@ times: setup
 	$(BIN)/python docs/evidence/measured_speeds.py
 	$(BIN)/python docs/generate/reproduce.py
 
-# After a name was added to a table of the package: the lists of names in README.md, docs/metrics.md and docs/own-topology.md.
+# After a name or a room was added: the lists in README.md and docs/{architecture,metrics,own-topology}.md.
 lists: setup
 	$(BIN)/python docs/generate/lists.py
 
