@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from coterie.training.experiment import Experiment
-from fuzzed import command_lines, commands
+from fuzzed import NUMBERS, SUITABLE, command_lines, commands
 from in_process import answer
 
 LONGEST = 20  # seconds that a command may take before its first round
@@ -75,6 +75,11 @@ def limited() -> Iterator[None]:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, handler)
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_every_text_has_values_that_suit_it() -> None:
+    texts = {p.name for c in commands() for p in c.parameters if p.kind is not bool and p.kind not in NUMBERS}
+    assert texts - SUITABLE.keys() == set()
 
 
 def test_every_command_is_drawn_from() -> None:
