@@ -1,4 +1,4 @@
-"""The lists of names on hand-written pages, from the tables of the package.
+"""The lists of names and rooms on hand-written pages, from the tables of the package.
 
 They stand between ``<!-- list: NAME -->`` and ``<!-- end -->``; all around them is written by hand. ``make lists``
 writes them after a name was added.
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import cache
 from inspect import Parameter, getdoc
 
+import rooms
 import tables
 from coterie import data, measure, models, topology
 from coterie.algorithms import BUILDERS
@@ -21,7 +22,7 @@ from coterie.data.partition import NATURAL
 from coterie.local.parse import OPTIMIZERS
 
 ROOT = tables.EVIDENCE.parent.parent
-PAGES = ("README.md", "docs/metrics.md", "docs/own-topology.md")
+PAGES = ("README.md", "docs/architecture.md", "docs/metrics.md", "docs/own-topology.md")
 LIST = re.compile(r"(<!-- list: (.*?) -->).*?(<!-- end -->)", re.DOTALL)
 SUMS = {
     "doubly": "of rows and columns (doubly stochastic): the mean stays the same",
@@ -89,6 +90,7 @@ def lists() -> dict[str, str]:
         **{f"methods, {group}": methods_of(group) for group in GROUPS},
         "table of metrics": table_of_metrics(),
         "table of topologies": table_of_topologies(),
+        "table of rooms": block(f"{rooms.table()}\n\n{rooms.exceptions()}"),
     }
 
 

@@ -28,6 +28,8 @@ from coterie.data.readers.images import read_idx, svhn
 from coterie.data.readers.npz import read_npz
 from limited import ends
 
+pytestmark = pytest.mark.hostile
+
 MB = 10**6
 BOMB = 48 * MB  # what a file of some kilobytes unpacks to
 ZEROS = zlib.compress(bytes(BOMB))

@@ -12,6 +12,8 @@ from coterie.data.columns import check_columns
 from coterie.data.readers.arrow import read_csv
 from limited import ends
 
+pytestmark = pytest.mark.hostile
+
 if not hasattr(os, "mkfifo"):
     pytest.skip("there are no such files here", allow_module_level=True)
 

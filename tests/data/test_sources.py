@@ -10,6 +10,7 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.data import Federation, Transform, federate
+from coterie.data.readers import images as image_readers
 from published import IDX, cifar_batch, images, mat, python2_pickle, tar_gz, write_idx
 
 
@@ -76,6 +77,7 @@ def refuse(data: Path, source: str, *names: str) -> str:
     return said
 
 
+@pytest.mark.hostile
 def test_damaged_idx_files(digits: Path) -> None:
     path = digits / "mnist" / f"{IDX[0]}.gz"
     whole = path.read_bytes()
@@ -192,6 +194,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_pickle_is_refused(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -201,6 +204,7 @@ def test_a_hostile_pickle_is_refused(tmp_path: Path, what: str, monkeypatch: pyt
     assert not (tmp_path / "TRAP").exists()
 
 
+@pytest.mark.hostile
 def test_a_trap_beside_good_data_is_not_sprung(tmp_path: Path) -> None:
     x, y = write_cifar10(tmp_path / "cifar-10-batches-py")
     batch = {b"data": x[:10].reshape(10, -1), b"labels": y[:10].tolist(), b"note": Trap(tmp_path / "sprung")}
@@ -209,6 +213,7 @@ def test_a_trap_beside_good_data_is_not_sprung(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
+@pytest.mark.hostile
 def test_damaged_cifar(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-py"
     x, y = write_cifar10(folder)
@@ -260,3 +265,12 @@ def test_svhn_of_other_files(tmp_path: Path) -> None:
         refuse(
             tmp_path, "svhn", "train_32x32.mat has the md5", "not e26dedcc434d2e4c54c9b2d4a06d8373", "fetch it again"
         )
+
+
+def test_channels_are_normalized_by_numbers_that_shades_from_0_to_1_can_have() -> None:
+    known = [v for v in vars(image_readers).values() if isinstance(v, image_readers.ChannelStats)]
+    assert len(known) == 6
+    for stats in known:
+        assert len(stats.mean) == len(stats.std) in (1, 3)
+        for mean, std in zip(stats.mean, stats.std, strict=True):
+            assert 0 < std**2 <= mean * (1 - mean)  # the largest variance of such shades is that of 0 and 1 alone

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import coterie
-from round_trace import trace
+from measure_walks import round_walk
 
 PACKAGE = Path(coterie.__file__).parent
 # From the ground up: a room imports from its own and from those below it. Rooms on one floor do not know each other.
@@ -111,11 +111,11 @@ def test_a_class_name_exists_once() -> None:
 
 def test_a_round_is_short() -> None:
     """On the serial engine, which is there to be read; the page of the architecture draws the same path."""
-    called = trace("serial", "dfedalt", topology="ring")
+    called = round_walk("serial", "dfedalt", topology="ring").called
     assert len(called) <= 98, called
     assert len({each.file for each in called}) <= 20
     drawn = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
-    drawing = drawn.split("## One round")[1].split("\n## ")[0]
+    drawing = drawn.split("## The walk of a round")[1].split("\n## ")[0]
     steps = re.findall(r"^    +((?:\w+\.)*\w+)", drawing, flags=re.MULTILINE)
     names = [each.name.replace(".<locals>", "") for each in called]
     places = [names.index(step) for step in steps]

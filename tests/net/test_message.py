@@ -27,6 +27,8 @@ from coterie.net.wire.message import (
 )
 from coterie.store.safetensors import NAMES
 
+pytestmark = pytest.mark.hostile
+
 HEADER = Header("clinics", "0a1b", "copy", 3, 0, "alpha")
 TENSORS = {
     "weight": torch.arange(6.0).view(2, 3),

@@ -23,6 +23,8 @@ from laws import build
 from local_peers import LocalTransport, participants, short_turns
 from toys import net, ragged
 
+pytestmark = pytest.mark.hostile
+
 ROUNDS = 2
 
 

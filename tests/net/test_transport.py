@@ -35,6 +35,8 @@ from net_members import (
     wait,
 )  # fmt: skip
 
+pytestmark = pytest.mark.hostile
+
 NAMES = ("alpha", "beta", "gamma")
 
 

@@ -14,6 +14,8 @@ from coterie.core.schema_parts import Protocols
 from coterie.core.schema_several import Plan
 from coterie.store import RunFolder
 
+pytestmark = pytest.mark.hostile
+
 GRAPH = {"name": "ring", "fixed": True, "stochastic": "doubly", "round": 1, "messages": 2, "edges": [[0, 1, 0.5]]}
 # The kind of file, what it holds, and the field and the reason that the sentence must name.
 WRONG: dict[str, tuple[Any, str, str]] = {

@@ -85,6 +85,7 @@ SUITABLE: dict[str, list[str]] = {
     "device": ["auto", "cpu"],
     "precision": ["fp32", "bf16", "tf32"],
     "init": ["common", "per-client"],
+    "optimizer": ["sgd", "adam", "adamw"],
     "capacities": ["b4-b2", "1-0.5", "b2@1-b4"],
     "ray_address": ["127.0.0.1:1"],
     "for_": ["90s", "25m", "1h30m"],
