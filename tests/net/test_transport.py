@@ -20,7 +20,7 @@ pytest.importorskip("aiohttp", reason="peers need coterie[peers]")
 from coterie.core.errors import UserError
 from coterie.net.wire import admission
 from coterie.net.wire.counters import Presence
-from coterie.net.wire.message import Header, Kind, Outgoing, Refused
+from coterie.net.wire.message import Header, Outgoing, Refused
 from coterie.net.wire.tls import name_of
 from coterie.net.wire.transport import Beat, Transport
 from net_members import (
@@ -69,7 +69,7 @@ def members(tmp_path: Path, certified: Certified) -> Iterator[Members]:
         member.transport.close()
 
 
-def message(sender: str = "alpha", kind: Kind = "copy", model: dict[str, torch.Tensor] = MODEL) -> bytes:
+def message(sender: str = "alpha", kind: str = "copy", model: dict[str, torch.Tensor] = MODEL) -> bytes:
     return b"".join(Outgoing(Header("clinics", "0a1b", kind, 0, 0, sender), model).chunks())
 
 

@@ -14,7 +14,7 @@ import torch
 
 from coterie.core.tensors import Tensors
 from coterie.net.certificates.authority import Authority
-from coterie.net.wire.message import Header, Kind, Outgoing, Refused, open_message
+from coterie.net.wire.message import Header, Outgoing, Refused, open_message
 from coterie.net.wire.tls import Credentials, client_context, server_context
 from coterie.net.wire.transport import Beat, Timing, Transport
 
@@ -91,8 +91,8 @@ class Member:
         wanted = {"event": event, **fields}
         return [one for one in list(self.events) if wanted.items() <= one.items()]
 
-    def post(self, to: str, round: int, kind: Kind = "copy", step: int = 0, model: Tensors = MODEL) -> None:
-        message = Outgoing(Header("clinics", "0a1b", kind, round, step, self.name), model)
+    def post(self, to: str, round: int, kind: str = "copy", step: int = 0, model: Tensors = MODEL) -> None:
+        message = Outgoing(Header("clinics", "0a1b", kind, round, step, self.name), model, kind == "transfer")
         self.transport.post(to, message, lambda who, outcome: self.done.append((who, outcome, round)))
 
 

@@ -138,7 +138,7 @@ def _mass(peer: "Peer") -> MassStatus | None:
     if peer.mass is None:
         return None
     own = peer.mass - peer.outbox.unsaved_mass
-    return {"own": own, "outbox": peer.outbox.unsettled_mass, "inbox": peer.mailbox.waiting_mass}
+    return {"own": own, "outbox": peer.outbox.unsettled_mass, "inbox": peer.mailbox.transfers.waiting_mass}
 
 
 def _measured(peer: "Peer", rows: Sequence[Row]) -> Any:

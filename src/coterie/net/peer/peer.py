@@ -81,7 +81,7 @@ class Peer:
         self.experiment = replace(p.experiment, engine=Networked(p.experiment.engine, p.client, self.network))
         self.mailbox.enter(self.round)
         self.mass, self.shown = self._own_mass(now), Shown(self)
-        self.mailbox.moved((self.mass or 0.0) - self.outbox.unsaved_mass)
+        self.mailbox.transfers.moved((self.mass or 0.0) - self.outbox.unsaved_mass)
         carrier.start()
         with self.shown.running(), self.serve(self.shown.latest):
             try:
@@ -218,7 +218,7 @@ class Peer:
     def _save(self, now: RunState, rounds: int) -> None:
         """Bring the state to the disk, and let go of the messages that no checkpoint needs any more."""
         members = self.participant.members
-        applied = torch.tensor([self.mailbox.applied.get(name, (-1, -1)) for name in members])
+        applied = torch.tensor([self.mailbox.transfers.applied.get(name, (-1, -1)) for name in members])
         self.folder.save(rounds, {**self.experiment.saved(now), APPLIED: applied})
         self.mailbox.saved()
         self.outbox.saved(rounds, self._oldest())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .http import Beat
-from .message import Kind, Reason
+from .message import Reason
 
 BURST = 10  # events of one kind and member that are reported at once; more of them are reported once a second
 UNKNOWN = "unknown"  # whoever is no member, so that strangers cannot make the counts grow
@@ -36,7 +36,7 @@ class Counters:
         with self._lock:
             self._bytes[way] += size
 
-    def acknowledged(self, way: str, kind: Kind) -> None:
+    def acknowledged(self, way: str, kind: str) -> None:
         """Count a message that was taken, "in" or "out"."""
         with self._lock:
             self._messages[way][kind] += 1

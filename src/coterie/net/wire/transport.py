@@ -137,14 +137,14 @@ class Transport:
     def post(self, to: str, message: Outgoing, on_done: Callable[[str, str], None]) -> None:
         """Queue a message; ``on_done(to, "accepted" | "late" | "given up")`` is called in a thread when it is settled.
 
-        What a receiver takes may be sent again until it says so, hence twice. Copies are given up when the receiver
-        refuses them, or when those of two later rounds wait behind them; transfers never are.
+        What a receiver takes may be sent again until it says so, hence twice. A message is given up when the receiver
+        refuses it, or when those of two later rounds wait behind it, unless it lasts.
         """
         queue = self._outbound.queues[to]
         self._call(queue.put, Posted(message, on_done))
 
     def drop(self, before_round: int) -> None:
-        """Give up all copies of earlier rounds."""
+        """Give up what does not last of earlier rounds."""
         for queue in self._outbound.queues.values():
             self._call(queue.drop, before_round)
 
