@@ -251,7 +251,15 @@ def network(folder: Path, **rounds: int) -> Network:
     transport: Any = SimpleNamespace(alive=lambda: beats, drop=lambda round: None, post=lambda *_: None)
     events: Callable[..., None] = lambda *_, **__: None  # noqa: E731
     box, out = mailbox(folder / "in"), Outbox(folder / "out")
-    return Network(["a", "b", "c", "d", "e"], 0, "digest", transport, box, out, Deadline(0.0), events)
+    return Network(
+        members=["a", "b", "c", "d", "e"],
+        client=0,
+        transport=transport,
+        mailbox=box,
+        outbox=out,
+        deadline=Deadline(0.0),
+        on_event=events,
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
-from ... import __version__
 from ...core.errors import UserError, in_one_line
 from ...core.spec import counted, scaled
 from ...core.tensors import size_in_bytes
@@ -44,11 +43,6 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return in_one_line(f"{'problem' if self.problem else 'ok':<8} {self.subject}: {self.text}")
-
-
-def hello(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what a peer says of itself to whoever asks; ``found``: what it has agreed on."""
-    return {"clock": time.time(), "version": __version__, "agreed": found}
 
 
 def findings(config: PeerConfig, ask: Ask | None) -> Iterator[Finding]:

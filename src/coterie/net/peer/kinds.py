@@ -26,7 +26,7 @@ At = tuple[int, int]
 NEVER: At = (-1, -1)
 
 
-class Kind:
+class MessageKind:
     """The messages of one kind that a peer has taken and not used yet. The mailbox holds its lock for every call."""
 
     name: ClassVar[str]
@@ -62,7 +62,7 @@ class Kind:
         return []
 
 
-class Copies(Kind):
+class Copies(MessageKind):
     """Models to be averaged, each for one exchange."""
 
     name, lasts = "copy", False
@@ -107,7 +107,7 @@ class Portion(NamedTuple):
         return {f"x/{k}": v for k, v in x.items()} | numbers
 
 
-class Transfers(Kind):
+class Transfers(MessageKind):
     """Shares of push-sum, and the mass that this peer has together with them."""
 
     name, lasts = "transfer", True

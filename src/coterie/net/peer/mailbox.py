@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...core.files import disk, to_disk
 from ...core.tensors import Tensors
 from ..wire.message import LONGEST_HEADER, Announced, Header, Refused, map_message, open_message
-from .kinds import At, Copies, Kind, Transfers
+from .kinds import At, Copies, MessageKind, Transfers
 
 HUGE = 1000.0  # times the largest value of one's own first message: nothing that training gives
 TURN = 0.2  # seconds: a Ctrl-C between Python's last look and a wait would be lost, so nobody waits longer at once
@@ -72,7 +72,7 @@ class Mailbox:
         shares = [each.tensors for each in announced if each.kind == Transfers.name]
         self.copies = Copies()
         self.transfers = Transfers(shares[0] if shares else {}, len(shares), applied, members, self.changed)
-        self.kinds: dict[str, Kind] = {kind.name: kind for kind in (self.copies, self.transfers)}
+        self.kinds: dict[str, MessageKind] = {kind.name: kind for kind in (self.copies, self.transfers)}
         self._numbers = count()
         self._largest = [each.largest for each in announced]  # value of this peer's own first message
         self._sent: set[int] = set()  # exchanges of which this peer has sent a message
@@ -99,7 +99,7 @@ class Mailbox:
             self._arriving[header.sender] = (header.round, header.step), path
             return path
 
-    def _check(self, header: Header, size: int) -> Kind:
+    def _check(self, header: Header, size: int) -> MessageKind:
         """Refuse a message that this peer has no use for, and return its kind."""
         if header.federation != self.federation:
             raise Refused("federation", f"it is of the federation {header.federation!r}")
@@ -152,7 +152,7 @@ class Mailbox:
                 kind.enter(round)
 
     def due(
-        self, kind: Kind, wanted: Collection[str], at: At, until: WaitFor
+        self, kind: MessageKind, wanted: Collection[str], at: At, until: WaitFor
     ) -> tuple[set[str], list[tuple[str, Arrived]]]:
         """Wait for the messages of one exchange; return who was heard in time, and what there is to use, by sender."""
         began = time.monotonic()

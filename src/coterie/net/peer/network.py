@@ -11,7 +11,7 @@ from ..wire.message import Header, Outgoing
 from ..wire.transport import Beat, Transport
 from .deadline import Deadline
 from .engine import Delivery
-from .kinds import Copies, Kind, Portion, Transfers
+from .kinds import Copies, MessageKind, Portion, Transfers
 from .mailbox import TURN, Arrived, Mailbox, WaitFor
 from .outbox import Entry, Outbox
 
@@ -26,14 +26,14 @@ class Network:
         self,
         members: Sequence[str],
         client: int,
-        digest: str,
         transport: Transport,
         mailbox: Mailbox,
         outbox: Outbox,
         deadline: Deadline,
+        *,
         on_event: Callable[..., None],
     ) -> None:
-        self.members, self.me, self.digest = members, members[client], digest
+        self.members, self.me = members, members[client]
         self.transport, self.mailbox, self.outbox, self.deadline = transport, mailbox, outbox, deadline
         self.on_event = on_event
         self.round, self.step = 0, 0
@@ -54,7 +54,7 @@ class Network:
 
     def beats(self) -> dict[str, Beat]:
         """Return what the others say of themselves who are there and run the same federation."""
-        return {k: b for k, b in self.transport.alive().items() if b.digest == self.digest and b.state != GONE}
+        return {k: b for k, b in self.transport.alive().items() if b.digest == self.mailbox.digest and b.state != GONE}
 
     @property
     def lost(self) -> set[str]:
@@ -133,7 +133,7 @@ class Network:
         arrived = [tensors for _, tensors in self._due(self.mailbox.transfers, wanted, until - monotonic())]
         return Delivery(entry.tensors, {self.members.index(to): share for to, share in entry.shares.items()}, arrived)
 
-    def _due(self, kind: Kind, wanted: Sequence[int], seconds: float) -> list[tuple[str, Arrived]]:
+    def _due(self, kind: MessageKind, wanted: Sequence[int], seconds: float) -> list[tuple[str, Arrived]]:
         """End an exchange: wait for those who are wanted, and return what there is to use, by sender."""
         names, patience = {self.members[j] for j in wanted}, WaitFor(seconds, self.alive, self.deadline.longest)
         heard, arrived = self.mailbox.due(kind, names, (self.round, self.step), patience)
