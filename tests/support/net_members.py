@@ -79,8 +79,8 @@ class Member:
         self.beat = Beat(0, "waiting", time.time(), "0a1b")
         tls = (certified.server(name), certified.client(name)) if certified else (None, None)
         self.transport = Transport(
-            name, members, self.address, *tls, self.inbox, lambda: self.beat, lambda: {"name": name}, self.note,
-            timing=timing, **options,
+            name, members, self.address, receiver=self.inbox, beat=lambda: self.beat, hello=lambda: {"name": name},
+            on_event=self.note, server_tls=tls[0], client_tls=tls[1], timing=timing, **options,
         )  # fmt: skip
 
     def note(self, event: str, **fields: Any) -> None:

@@ -3,7 +3,7 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ...algorithms.base import Round
+from ...algorithms.base import Round, Trained
+from ...core.errors import DivergedError
 from ...core.schema import Config, Row
 from ...core.units import metrics_of
 from ...measure.selection import stops_early
@@ -36,10 +37,9 @@ from ..operations.status import (
 )
 from ..setup.agreement import hello
 from ..setup.prepare import Participant, configuration
-from ..wire.counters import UNKNOWN
+from ..wire.node import UNKNOWN
 from ..wire.transport import Beat, Transport
 from .deadline import Deadline
-from .diverged import check_finite
 from .engine import Networked
 from .kinds import NEVER, At
 from .mailbox import TURN, Mailbox
@@ -282,6 +282,29 @@ def restored(p: Participant, saved: Checkpoint) -> tuple[RunState, dict[str, At]
     """Return the state of a checkpoint, and the last transfer of each sender that it has."""
     rows = zip(p.members, saved.tensors[APPLIED].tolist(), strict=True)
     return p.experiment.restored(saved), {member: (round, step) for member, (round, step) in rows if round >= 0}
+
+
+def check_finite(trained: Trained, r: Round, mixed: bool, heard: Collection[str]) -> None:
+    """Stop a peer that diverges; ``mixed``: whether it may have models of others, ``heard``: whose it had last."""
+    try:
+        trained.check_finite(r)
+    except DivergedError as error:
+        if not mixed:
+            raise
+        raise DivergedError(after_mix(str(error), heard)) from error
+
+
+def after_mix(text: str, heard: Collection[str]) -> str:
+    """Return what is said of a loss that is not finite after a mix.
+
+    >>> after_mix("the loss of beta is not finite any more in round 3: lower lr", {"gamma", "alpha"})
+    'the loss of beta is not finite any more in round 3, after models of alpha, gamma were mixed in: if one of those
+    was wrong, set robust or revoke its sender, and begin with an empty folder; if not, lower lr'
+    """
+    what, _, fix = text.partition(": ")
+    mixed = f"after models of {', '.join(sorted(heard)) or 'others'} were mixed in"
+    wrong = "if one of those was wrong, set robust or revoke its sender, and begin with an empty folder"
+    return f"{what}, {mixed}: {wrong}; if not, {fix}"
 
 
 def run_peer(

@@ -72,10 +72,6 @@ def experiments(
     ``own``: a federation of one client, this participant's. Its validation samples are those that a simulation of all
     members keeps.
     """
-    if own.clients != 1:
-        raise UserError(
-            f"a peer brings the data of one participant, and these are of {own.clients}: give its own alone"
-        )
     check_between_peers(algorithm, given, len(members), settings)
     prepared = prepare(given, among(own, members, client), algorithm, settings, shard=np.array([client]))
     whole, choice = prepared.experiment, prepared.choice
