@@ -72,7 +72,8 @@ class Peer:
         self.missed: Counter[str] = Counter()  # rounds that have waited for each member in vain
         start = e.start()
         announced = announcements(e, p.client, start)
-        saved = folder.resumed(partial(restored, p), self._teller("warning"), self._teller("resumed"))
+        warn, say = (lambda text: on_event("warning", text=text)), (lambda text: on_event("resumed", text=text))
+        saved = folder.resumed(partial(restored, p), warn, say)
         self.resumed = saved is not None
         (self.now, applied), self.history = ((start, {}), []) if saved is None else saved
         self.round = len(self.history)  # the one that it is in, counted from 0
@@ -92,9 +93,6 @@ class Peer:
         self.network = Network(p.members, p.client, *parts, on_event=on_event)
         self.experiment = replace(e, engine=Networked(e.engine, p.client, self.network))
         self.status = StatusWriter(folder.path, self.snapshot, on_event)
-
-    def _teller(self, event: str) -> Callable[[str], None]:
-        return lambda text: self.on_event(event, text=text)
 
     def run(self, serve: Serve) -> None:
         """Take part in all rounds that are left; whatever ends it, the neighbors are told."""
