@@ -62,7 +62,8 @@ def _together(metrics: Sequence[MetricInfo], protocol: str, latest: Latest, size
     each = [latest[m["column"], protocol] for m in metrics]
     known = [any(values[i] is not None for values in each) for i in range(len(sizes))]
     numbers = [[math.nan if v is None else v for v in values] for values in each]
-    return torch.tensor(numbers, dtype=torch.float64).T, np.where(known, sizes, 0)
+    together = torch.tensor(numbers, dtype=torch.float64).view(len(each), len(sizes)).T
+    return together, np.where(known, sizes, 0)
 
 
 def ends(runs: Sequence[Record], latest: Latest) -> tuple[Latest, Columns]:
