@@ -19,8 +19,8 @@ from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.net.certificates.authority import Authority
 from coterie.net.operations import check
-from coterie.net.operations.check import Ask, Finding, findings, hello
-from coterie.net.setup.agreement import agreed
+from coterie.net.operations.check import Ask, Finding, findings
+from coterie.net.setup.agreement import agreed, hello
 from coterie.net.setup.config import PeerConfig, load
 from coterie.net.setup.start import transport_of
 from coterie.net.wire.transport import Beat, Transport

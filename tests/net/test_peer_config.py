@@ -17,10 +17,9 @@ from coterie.core.errors import UserError
 from coterie.data import federate
 from coterie.net.certificates.authority import Authority
 from coterie.net.setup.agreement import agreed, algorithm, differences, digest, module
-from coterie.net.setup.config import PeerConfig, load
+from coterie.net.setup.config import TEMPLATE, PeerConfig, load
 from coterie.net.setup.own_data import own_data
 from coterie.net.setup.shared_columns import merged, read_columns
-from coterie.net.setup.template import TEMPLATE
 from coterie.net.wire.address import Address
 from in_process import answer
 from published import images

@@ -270,7 +270,9 @@ def test_a_peer_that_runs_is_seen_by_all_ways(tmp_path: Path, capsys: pytest.Cap
     def run(p: Participant, on_event: Callable[..., None]) -> None:
         def transport(box: Any, beat: Any, hello: Any) -> Transport:
             where = members[p.name]
-            return Transport(p.name, members, where, None, None, box, beat, hello, on_event, timing=QUICK)
+            return Transport(
+                p.name, members, where, receiver=box, beat=beat, hello=hello, on_event=on_event, timing=QUICK
+            )
 
         with metrics_at(Address("127.0.0.1", port) if p.client == 0 else None, on_event) as serve:
             run_peer(p, transport, on_event, serve=serve)

@@ -69,7 +69,10 @@ def test_three_peers_over_connections_have_them_as_well(row: str, tmp_path: Path
 
     def transport(name: str, box: Any, beat: Any, hello: Any) -> Transport:
         tls = certified.server(name), certified.client(name)
-        return Transport(name, where, where[name], *tls, box, beat, hello, lambda *_, **__: None)
+        return Transport(
+            name, where, where[name], receiver=box, beat=beat, hello=hello, on_event=lambda *_, **__: None,
+            server_tls=tls[0], client_tls=tls[1],
+        )  # fmt: skip
 
     check(row, "mlp", ragged("mlp").of_clients(np.arange(3)), tmp_path, transport)
 

@@ -73,11 +73,11 @@ def to_server(clients: int, members: Integers, load: Load) -> tuple[Messages, ..
 class Totals(NamedTuple):
     """The numbers of a round's messages, over all links and in both directions."""
 
-    messages: int
-    parameters: int  # in all messages
-    bytes: int
-    busiest_up: int  # the bytes of the node that sends most
-    busiest_down: int  # the bytes of the node that gets most
+    messages: int = 0
+    parameters: int = 0  # in all messages
+    bytes: int = 0
+    busiest_up: int = 0  # the bytes of the node that sends most
+    busiest_down: int = 0  # the bytes of the node that gets most
 
 
 class Traffic(NamedTuple):

@@ -58,7 +58,7 @@ def init_peer(
 ) -> None:
     """Write a commented peer.toml, to be changed."""
     from ..core.files import write_text
-    from ..net.setup.template import TEMPLATE
+    from ..net.setup.config import TEMPLATE
 
     if os.path.lexists(out):
         raise UserError(f"{out} is there already: change it, or choose another --out")
@@ -73,8 +73,7 @@ def check(config: ConfigFile = Path("peer.toml"), trust: Trust = None) -> None:
     Neighbors say their time and what they have agreed on, which is compared.
     The status is 2 if there is a problem.
     """
-    from ..net.operations.ask import asker
-    from ..net.operations.check import findings
+    from ..net.operations.check import asker, findings
     from ..net.setup.config import load
 
     found = load(config, trust or ())

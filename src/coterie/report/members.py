@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .. import topology
 from ..core.annotations import shown
@@ -19,9 +20,9 @@ from ..core.schema_parts import Graph, PeerOrigin
 from ..core.spec import parse
 from ..core.tensors import Integers
 from ..core.units import metrics_of
-from ..measure import PROTOCOLS, metric_row, summarize, unmeasured
+from ..measure import PROTOCOLS, metric_row, summarize
 from ..measure.paired import FEWEST
-from ..measure.rows import Columns, finite
+from ..measure.rows import Columns, Costs, RoundValues, finite, row_of
 from ..measure.selection import LAST, PER_CLIENT, rule_of
 from ..training.results import graph_of
 from .record import Record
@@ -166,9 +167,6 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-SUMS = ("bytes_sent", "parameters_sent", "messages_sent", "flops", "forward_flops")
-MOST = ("busiest_bytes_up", "busiest_bytes_down", "seconds", "evaluation_seconds")
-
 Latest = dict[tuple[str, str], list[float | None]]
 """By column and protocol, what each member's model had when it was last measured; NaN: undefined, None: never."""
 
@@ -184,58 +182,50 @@ def joined_rows(runs: Sequence[Record]) -> tuple[list[Row], Latest]:
     latest: Latest = {(m["column"], protocol): [None] * len(runs) for m in metrics for protocol in protocols}
     history: list[Row] = []
     for t in range(max(len(run.history) for run in runs)):
-        each = [run.history[t] if t < len(run.history) else None for run in runs]
-        found = unmeasured(metrics, tuned, validated=False)
-        for m in metrics:
-            for protocol in protocols:
-                found |= _measured(m, protocol, each, latest[m["column"], protocol], sizes)
-        row: Any = {"round": t + 1, **found, **_spent([row for row in each if row is not None])}
-        history.append(row)
+        rows = [(i, run.history[t]) for i, run in enumerate(runs) if t < len(run.history)]
+        new = {
+            (column, protocol, i): value
+            for column, protocol in latest
+            for i, row in rows
+            if (value := _value(row, f"personal_{column}_{protocol}")) is not None
+        }
+        for (column, protocol, i), value in new.items():
+            latest[column, protocol][i] = value
+        fresh = {protocol for _, protocol, _ in new}
+        told = {p: _together(metrics, p, latest, sizes) for p in protocols}
+        values = {p: each if p in fresh else None for p, (each, _) in told.items()}
+        known = {p: counted for p, (_, counted) in told.items()}
+        losses = [row["train_loss"] for _, row in rows if row["train_loss"] is not None]
+        costs = [Costs(*(row[k] for k in Costs._fields)) for _, row in rows]  # type: ignore[literal-required]
+        loss = fmean(losses) if losses else None
+        history.append(row_of(t, metrics, RoundValues(values, known), costs, loss=loss))
     return history, latest
 
 
-def _measured(
-    metric: MetricInfo, protocol: str, rows: Sequence[Row | None], latest: list[float | None], sizes: Integers
-) -> Columns:
-    """Note what a round has measured, and return its columns; none where it has measured nothing."""
-    name = f"personal_{metric['column']}_{protocol}"
-    new = {i: value for i, row in enumerate(rows) if row is not None and (value := _value(row, name)) is not None}
-    for i, value in new.items():
-        latest[i] = value
-    known = [i for i, value in enumerate(latest) if value is not None]
-    values = torch.tensor([latest[i] for i in known], dtype=torch.float64)
-    return metric_row(metric, protocol, values, sizes[known]) if new else {}
+def _together(metrics: Sequence[MetricInfo], protocol: str, latest: Latest, sizes: Integers) -> tuple[Tensor, Integers]:
+    """Return [n, metrics] what members have, NaN for nothing, and their samples: none for who was never measured."""
+    each = [latest[m["column"], protocol] for m in metrics]
+    known = [any(values[i] is not None for values in each) for i in range(len(sizes))]
+    numbers = [[math.nan if v is None else v for v in values] for values in each]
+    together = torch.tensor(numbers, dtype=torch.float64).view(len(each), len(sizes)).T
+    return together, np.where(known, sizes, 0)
 
 
 def ends(runs: Sequence[Record], latest: Latest) -> tuple[Latest, Columns]:
     """Return what the models have that the members end with, each by its own rule, and the columns of these models."""
-    sizes, columns = _samples(runs, "test_samples"), Columns()
-    found: Latest = {}
-    for m in metrics_of(runs[0].config):
-        for protocol in (protocol for column, protocol in latest if column == m["column"]):
-            values = [run.last(f"personal_{m['column']}_{protocol}") for run in runs]
-            found[m["column"], protocol] = values
-            known = [i for i, value in enumerate(values) if value is not None]
-            columns |= metric_row(
-                m, protocol, torch.tensor([values[i] for i in known], dtype=torch.float64), sizes[known]
-            )
+    sizes, metrics = _samples(runs, "test_samples"), metrics_of(runs[0].config)
+    found: Latest = {key: [run.last(f"personal_{key[0]}_{key[1]}") for run in runs] for key in latest}
+    columns: Columns = {}
+    for protocol in {protocol: None for _, protocol in latest}:
+        values, known = _together(metrics, protocol, found, sizes)
+        for i, m in enumerate(metrics):
+            columns |= metric_row(m, protocol, values[:, i], known)
     return found, columns
 
 
 def _value(row: Row, name: str) -> float | None:
     """Return what a row of one client has measured; NaN: it is undefined, None: nothing."""
     return math.nan if number(row, f"{name}_undefined") else number(row, name)
-
-
-def _spent(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what a round took, of all members together or of the one that has most."""
-    losses = [row["train_loss"] for row in rows if row["train_loss"] is not None]
-    return {
-        "train_loss": fmean(losses) if losses else None,
-        "consensus_distance": None,  # nobody has all models
-        **{key: sum(row[key] for row in rows) for key in SUMS},
-        **{key: max(row[key] for row in rows) for key in MOST},
-    }
 
 
 def joined_clients(parts: Mapping[str, Record], origin: PeerOrigin, latest: Latest) -> ClientSummary:
@@ -249,8 +239,8 @@ def joined_clients(parts: Mapping[str, Record], origin: PeerOrigin, latest: Late
         "round": max(len(run.history) for run in runs),
         "names": list(parts),
         **{key: _samples(runs, key).tolist() for key in ("train_samples", "test_samples")},
-        **{key: _together(each[key] for each in every) for key in lists if all(key in each for each in every)},
-        "labels": _together(counts for counts in labels if counts) if alike else None,
+        **{key: _chained(each[key] for each in every) for key in lists if all(key in each for each in every)},
+        "labels": _chained(counts for counts in labels if counts) if alike else None,
         "graph": _graph(runs[0], origin, [origin["members"].index(name) for name in parts]),
     }
     if "resampled" in found:  # members with many test samples draw them less often
@@ -261,7 +251,7 @@ def joined_clients(parts: Mapping[str, Record], origin: PeerOrigin, latest: Late
     return found  # type: ignore[no-any-return]
 
 
-def _together(lists: Iterable[Sequence[Any]]) -> list[Any]:
+def _chained(lists: Iterable[Sequence[Any]]) -> list[Any]:
     return [each for one in lists for each in one]
 
 

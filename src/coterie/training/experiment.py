@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .. import measure
 from ..algorithms.base import Algorithm, ModelGroup, Problem, Program, Round, Trained
 from ..algorithms.bind import bind
+from ..algorithms.traffic import Totals
 from ..algorithms.update import model_groups, nobody_trains, submodel_of_each
 from ..core.clients import OnDemand
 from ..core.schema import Row
@@ -23,7 +24,7 @@ from ..data.batches import Samples
 from ..engines.base import Engine
 from ..measure import CommonModel, Metrics
 from ..measure.convergence import OWN_TRAIN
-from ..measure.rows import ShardMeasures, joined
+from ..measure.rows import Costs, ShardMeasures, joined
 from ..models.cost import cost
 from ..models.model import Model, products
 from ..models.trials import drops_out, requires_batch
@@ -221,16 +222,20 @@ class Experiment:
         if one is not None and self.measurable:
             common = measure.measure_common(self.engine, self.model, one, self.tests, self.local_clients, self.metrics)
         record = self.settings.record
-        first = self.local_clients[0] == 0  # the shard of the first client counts the messages of all shards
+        sent = Totals()
+        if self.local_clients[0] == 0:  # the shard of the first client counts the messages of all shards
+            sent = self.program.traffic(before.state, replace(r, cohort=r.global_cohort)).totals
         measures = ShardMeasures(
             local_clients=self.local_clients,
             cohort=r.cohort,
             loss=trained.loss.cpu(),
             steps=trained.steps.cpu(),
-            flops=sum(count * self.flops_per_sample(model) for model, count in trained.passes),
-            forward=self.forward_flops(r),
-            seconds=seconds,
-            sent=self.program.traffic(before.state, replace(r, cohort=r.global_cohort)) if first else None,
+            costs=Costs(
+                *(sent.bytes, sent.parameters, sent.messages, sent.busiest_up, sent.busiest_down),
+                flops=sum(count * self.flops_per_sample(model) for model, count in trained.passes),
+                forward_flops=self.forward_flops(r),
+                seconds=seconds,
+            ),
             distance=measure.consensus_distance(self.program.models(state), self.program.shared, None if exact else one)
             if evaluate
             else None,
@@ -238,7 +243,8 @@ class Experiment:
             common=common,
             recorded=measure.record_columns(self, record, before.state, state) if evaluate and record else {},
         )
-        return RunState(state, after_train), measures._replace(evaluation_seconds=self._now() - began - seconds)
+        costs = measures.costs._replace(evaluation_seconds=self._now() - began - seconds)
+        return RunState(state, after_train), measures._replace(costs=costs)
 
     def consensus_model(self, state: Any) -> Tensors:
         """Return the one model that all clients agree on, over all shards: the method's own, or the mean of all."""
