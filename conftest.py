@@ -11,7 +11,7 @@ import coterie.measure
 import coterie.models
 import coterie.report
 import coterie.submodels
-import coterie.theory  # noqa: F401
+import coterie.papers.theory  # noqa: F401
 
 
 def pytest_pycollect_makeitem(collector: Any) -> list[Any] | None:

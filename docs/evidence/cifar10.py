@@ -30,8 +30,8 @@ from typing import Any
 from cifar10_tables import HERE, SEED, TABLES, Table, drawn, kept, page
 
 from coterie.core.custom import display_name
-from coterie.recipes.metrics import comes_from_one_run, value
-from coterie.recipes.published import published_numbers
+from coterie.papers.recipes.metrics import comes_from_one_run, value
+from coterie.papers.recipes.published import published_numbers
 
 CURVES = {
     "after_mix": "personal_accuracy_after_mix",

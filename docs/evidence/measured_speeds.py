@@ -3,7 +3,7 @@
     python docs/evidence/measured_speeds.py
 
 writes them into the table that the package ships, after ``cifar10.py`` has gathered the runs. Other runs are added by
-``coterie recipe speed RUN --to src/coterie/recipes/files/speeds.json``.
+``coterie recipe speed RUN --to src/coterie/papers/recipes/files/speeds.json``.
 """
 
 import json
@@ -11,11 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.recipes import load
-from coterie.recipes.speeds import Speed, add_speeds, measure_speed, participants
+from coterie.papers.recipes import load
+from coterie.papers.recipes.speeds import Speed, add_speeds, measure_speed, participants
 
 HERE = Path(__file__).parent
-TABLE = HERE.parents[1] / "src" / "coterie" / "recipes" / "files" / "speeds.json"
+TABLE = HERE.parents[1] / "src" / "coterie" / "papers" / "recipes" / "files" / "speeds.json"
 H200 = "NVIDIA H200"  # the machine of the runs that do not name theirs
 MEDIAN_ONLY = 3  # rows of a run of which only the median is kept: all equal
 FILES = {

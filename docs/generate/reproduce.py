@@ -12,13 +12,13 @@ from posixpath import normpath
 from typing import Any
 
 import tried
-from coterie import recipes
 from coterie.algorithms import build
 from coterie.core.spec import scaled
 from coterie.data import Transform
-from coterie.recipes import Recipe
-from coterie.recipes.costs import cost
-from coterie.recipes.speeds import Platform
+from coterie.papers import recipes
+from coterie.papers.recipes import Recipe
+from coterie.papers.recipes.costs import cost
+from coterie.papers.recipes.speeds import Platform
 from tables import EVIDENCE, table
 
 PAGE = EVIDENCE.parent / "reproduce.md"

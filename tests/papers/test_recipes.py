@@ -19,13 +19,13 @@ from coterie.data import PARTITIONS, Transform
 from coterie.engines import Serial
 from coterie.measure import Metrics
 from coterie.models.model import Model, cross_entropy
-from coterie.recipes import READINGS, Recipe, load, names, papers, published_numbers
-from coterie.recipes.changes import Changes, apply_changes, shortenings
-from coterie.recipes.costs import cost
-from coterie.recipes.metrics import value
-from coterie.recipes.results import RecipeResult, across_runs, recipe_results
-from coterie.recipes.sources import SOURCES, source
-from coterie.recipes.speeds import participants
+from coterie.papers.recipes import READINGS, Recipe, load, names, papers, published_numbers
+from coterie.papers.recipes.changes import Changes, apply_changes, shortenings
+from coterie.papers.recipes.costs import cost
+from coterie.papers.recipes.metrics import value
+from coterie.papers.recipes.results import RecipeResult, across_runs, recipe_results
+from coterie.papers.recipes.sources import SOURCES, source
+from coterie.papers.recipes.speeds import participants
 from coterie.submodels.staged import stage_lengths
 from coterie.training.experiment import Experiment
 from estimate import estimate

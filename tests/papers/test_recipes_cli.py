@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.recipe_show import Circumstances, show_results
 from coterie.core.spec import scaled
-from coterie.recipes import load
+from coterie.papers.commands.recipe_show import Circumstances, show_results
+from coterie.papers.recipes import load
 from forks import ENVIRONMENT
 from helpers_cli import Cli, assert_same_run
 
@@ -21,7 +21,8 @@ SHORT = (*SMALL, "--case", "1", "--clients", "5")
 
 def test_list_and_show_need_no_torch() -> None:
     program = (
-        "import sys; from coterie.cli.recipe_show import show_recipe, show_recipes; from coterie.recipes import names\n"
+        "import sys; from coterie.papers.commands.recipe_show import show_recipe, show_recipes\n"
+        "from coterie.papers.recipes import names\n"
         "show_recipes(None)\nfor name in names(): show_recipe(name)\nassert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)

@@ -6,7 +6,7 @@ import pytest
 
 import reproduce
 import tried
-from coterie import recipes
+from coterie.papers import recipes
 
 LINES = {paper: reproduce.lines(paper) for paper in recipes.papers()}
 

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from coterie.cli.options import Output, RecipeOptions
-from coterie.cli.recipe_run import RecipePlan, _announce
-from coterie.cli.recipe_time import platform_of
+from coterie.cli.options import Output
 from coterie.core.errors import UserError
 from coterie.core.spec import scaled
-from coterie.recipes import load, names
-from coterie.recipes.costs import Extent, cost, run_size
-from coterie.recipes.speeds import (
+from coterie.papers.commands.recipe_options import RecipeOptions
+from coterie.papers.commands.recipe_run import RecipePlan, _announce
+from coterie.papers.commands.recipe_time import platform_of
+from coterie.papers.recipes import load, names
+from coterie.papers.recipes.costs import Extent, cost, run_size
+from coterie.papers.recipes.speeds import (
     SHIPPED,
     Platform,
     RunSize,
