@@ -17,11 +17,10 @@ import sides
 import table
 import torch_model
 import work
-from coterie.bench import WORKLOADS
-from coterie.bench.workloads import make_model
 from coterie.core.errors import UserError
 from environments import HERE, UnavailableError, prepare
 from sides import Side
+from workloads import WORKLOADS, make_model
 
 # Two passes over one full batch: the order of the samples does not matter.
 TINY = replace(WORKLOADS["W2"], clients=6, cohort=3, samples=8, batch_size=None, epochs=2, rounds=2)

@@ -23,7 +23,7 @@ FLOORS = (
     ("algorithms", "measure"),
     ("method", "track"),
     ("training",),
-    ("bench", "cluster", "export", "net"),
+    ("cluster", "export", "net"),
     ("report",),
     ("cli",),
     ("papers",),

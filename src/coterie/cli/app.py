@@ -11,7 +11,7 @@ from ..core.extensions import extended
 from .certs import certs
 from .completion import complete_method
 from .data_group import data_sets
-from .options import DAY, SEEDS, DataDir, RowsFormat
+from .options import DAY, DataDir, RowsFormat
 from .peer import peer
 from .run_and_compare import compare, run
 from .trained import predict
@@ -158,18 +158,6 @@ def topology(
 
 for extension in extended("commands"):
     extension.add_commands(app)
-
-
-@app.command()
-def bench(
-    workloads: Annotated[list[str] | None, typer.Argument(help="W1, W2, W3; by default all.")] = None,
-    repeats: Annotated[int, typer.Option(help="How often each side runs; the median counts.", min=1, max=SEEDS)] = 3,
-    out: Annotated[Path | None, typer.Option(help="Write the measurements into this JSON file.")] = None,
-) -> None:
-    """Measure Coterie against a plain PyTorch loop, side by side in one process."""
-    from .bench import show_bench
-
-    show_bench(workloads or [], repeats, out)
 
 
 @app.command()

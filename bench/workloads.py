@@ -8,14 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .. import algorithms, models
-from ..algorithms import Algorithm
-from ..core.errors import unknown
-from ..data import Federation
-from ..data.batches import Integers
-from ..engines import Serial
-from ..models.model import Model, cross_entropy
-from ..training.experiment import Experiment
+from coterie import algorithms, models
+from coterie.algorithms import Algorithm
+from coterie.core.errors import unknown
+from coterie.data import Federation
+from coterie.data.batches import Integers
+from coterie.engines import Serial
+from coterie.models.model import Model, cross_entropy
+from coterie.training.experiment import Experiment
 
 SEED = 0
 CLASSES = 10

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from ..core.rng import torch_draws
-from ..data import Federation
-from ..data.batches import Integers
-from .workloads import SEED, Workload
+from coterie.core.rng import torch_draws
+from coterie.data import Federation
+from coterie.data.batches import Integers
+from workloads import SEED, Workload
 
 State = dict[str, Tensor]
 Loaders = Sequence[DataLoader[tuple[Tensor, ...]]]

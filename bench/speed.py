@@ -1,23 +1,43 @@
-"""``coterie bench``: the table of speeds."""
+"""Coterie beside a plain PyTorch loop that does the same work: python bench/speed.py [W1 W2 W3] [--repeats 3]
 
+Both sides run side by side in one process; without names all workloads are measured. ``--out`` keeps the measurements
+in a JSON file. The status is 1 where the two sides did not learn the same.
+"""
+
+import argparse
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.text import Text
 
-from ..bench import Result, find, machine, measure, measure_memory
-from ..bench.measure import LOSS_TOLERANCE
-from ..core.errors import UserError
-from ..core.files import write_json
-from .console import plain_console, table
+from coterie.cli.console import plain_console, table
+from coterie.core.errors import UserError
+from coterie.core.files import write_json
+from measure import LOSS_TOLERANCE, Result, machine, measure, measure_memory
+from workloads import find
 
 GIB = 1024**3
 
 
-def show_bench(workloads: list[str], repeats: int, out: Path | None) -> None:
-    """Measure the workloads and print one row for each; exit with 1 where the two sides did not learn the same."""
+def main() -> int:
+    """Read the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", help="W1, W2, W3; by default all")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each side runs; the median counts")
+    parser.add_argument("--out", type=Path, help="the JSON file for the measurements")
+    typed = parser.parse_args()
+    if typed.repeats < 1:
+        parser.error(f"--repeats {typed.repeats} measures nothing: give 1 or more")
+    try:
+        return show_bench(typed.workloads, typed.repeats, typed.out)
+    except UserError as error:
+        parser.error(str(error))
+
+
+def show_bench(workloads: list[str], repeats: int, out: Path | None) -> int:
+    """Measure the workloads and print one row for each; return 1 where the two sides did not learn the same."""
     chosen = find(workloads)
     if out is not None and not out.parent.is_dir():  # said now, not after minutes of measuring
         raise UserError(f"the folder {out.parent} does not exist: create it, or choose another --out")
@@ -29,8 +49,7 @@ def show_bench(workloads: list[str], repeats: int, out: Path | None) -> None:
     show_measurements(results, repeats)
     if out is not None:
         write_json(out, {"machine": machine(), "repeats": repeats, "workloads": [as_json(r) for r in results]})
-    if not all(r.losses_agree for r in results):
-        raise typer.Exit(1)
+    return 0 if all(r.losses_agree for r in results) else 1
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -74,3 +93,7 @@ times faster: the ratio of the two medians (slowest to fastest repeat), only whe
 test loss, memory: plain loop / coterie; memory is the resident peak, data included,
   of a process of its own
 torch {facts["torch"]}, Python {facts["python"]}, {facts["threads"]} threads, CPU, {facts["system"]}"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

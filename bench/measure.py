@@ -20,12 +20,12 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from .. import __version__
-from ..core.tensors import Tensors, add
-from ..data import Federation
-from ..training.fit import fit
-from . import plain
-from .workloads import SEED, Workload, make_algorithm, make_cohorts, make_federation, make_model
+import plain
+from coterie import __version__
+from coterie.core.tensors import Tensors, add
+from coterie.data import Federation
+from coterie.training.fit import fit
+from workloads import SEED, Workload, make_algorithm, make_cohorts, make_federation, make_model
 
 Say = Callable[[str], None]
 
