@@ -1,6 +1,5 @@
 """``coterie recipe``: published experiments in one line. What the commands do is imported when they run."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -46,16 +45,3 @@ def run_published(name: Name, options: RecipeOptions, output: Output) -> None:
     from .recipe_run import run_recipe
 
     run_recipe(name, options, output)
-
-
-@recipe.command()
-def speed(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders of three or more rounds, finished or not.")],
-    to: Annotated[
-        Path | None, typer.Option(help="The file that keeps the speeds; by default one in your configuration folder.")
-    ] = None,
-) -> None:
-    """Learn from runs how fast their machine is, so that list, show and run tell times for it."""
-    from .recipe_time import learn_speeds
-
-    learn_speeds(runs, to)

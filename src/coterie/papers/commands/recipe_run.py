@@ -25,12 +25,11 @@ from ...training.forecast import forecast
 from ...training.prepare import Prepared
 from ..recipes import READINGS, Recipe, load
 from ..recipes.changes import Changes, add_own_methods, apply_changes, case_shortenings
-from ..recipes.costs import Extent, cost
+from ..recipes.costs import cost
 from ..recipes.results import Runs, recipe_results
 from .recipe_options import RecipeOptions
 from .recipe_plan import Cell, CellPlan, RecipePlan, run_folder
 from .recipe_show import Circumstances, results_as_json, show_results
-from .recipe_time import platform_of, tell_time
 from .recipe_tuning import recipe_trials, tuned_recipe
 
 SPLITS = "splits"
@@ -111,16 +110,15 @@ def _announce(plan: RecipePlan, output: Output, trials: Sequence[Tuning[CellPlan
     """Say what will be run, and what that takes; with other data, models or clients, what the published size takes."""
     recipe = plan.published
     numbers, methods = (list(dict.fromkeys(column)) for column in zip(*plan.cells, strict=True))
-    options, platform = plan.options, platform_of(plan.options.device, plan.options.precision)
+    options = plan.options
     other = options.data or options.model or options.clients or options.partition or options.set or options.validation
-    extent = Extent(plan.seeds, options.rounds, options.evaluate_every or 1, options.engine)
-    spent = cost(recipe, numbers, methods, platform, Extent(engine=options.engine) if other else extent)
-    reading = plan.options.reading or f"our choice between {' and '.join(READINGS)} (see coterie recipe show)"
+    spent = cost(recipe, numbers, methods, *(() if other else (plan.seeds, options.rounds)))
+    reading = options.reading or f"our choice between {' and '.join(READINGS)} (see coterie recipe show)"
     output.say(
         f"{recipe.name}, {recipe.where}: cases {len(numbers)}, methods {len(methods)}, seeds {plan.seeds}; "
         f"reading: {reading}\n{'at its published size' if other else 'all of it'}"
         f"{', in our choice' if options.reading else ''}: {scaled(spent.flops, 'FLOP')}, "
-        f"{scaled(spent.bytes, 'B')} sent; {tell_time(spent, platform)}"
+        f"{scaled(spent.bytes, 'B')} sent"
     )
     for warning in plan.warnings:
         output.say(f"warning: {warning}")

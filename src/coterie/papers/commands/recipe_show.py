@@ -12,11 +12,9 @@ from ...cli.console import table, wide_console
 from ...core.errors import unknown
 from ...core.spec import scaled
 from ..recipes import Case, PublishedNumber, Recipe, RecipeMethod, load, names, papers, published_numbers
-from ..recipes.costs import CaseCost, cost, is_size
+from ..recipes.costs import Cost, cost, is_size
 from ..recipes.metrics import POINTS, WHEN, protocol
 from ..recipes.results import ALL, RecipeResult, digits
-from ..recipes.speeds import Platform
-from .recipe_time import TIMES, platforms_of, tell_times
 
 FEW = 3  # methods that are named in the list
 _MARK = {"printed": "", "reconstructed": "~", "doubtful": "?", "uncertain": "?", "missing": "?"}
@@ -29,30 +27,26 @@ def show_recipes(paper: str | None) -> None:
     if paper is not None and paper not in papers():
         raise unknown("paper", paper, papers())
     console = wide_console()
-    platforms = platforms_of([load(name) for name in names()])
     for key, facts in papers().items():
         if paper in (None, key):
             console.print(Text.assemble((key, "bold"), f": {facts['title']} ({facts['authors']})"))
-            console.print(_listed([load(name) for name in names() if load(name).paper == key], platforms))
+            console.print(_listed([load(name) for name in names() if load(name).paper == key]))
     console.print("FLOPs: multiply-adds, forward and backward; all cases, methods and seeds", style="dim")
-    console.print(TIMES.format(" and ".join(map(str, platforms))), style="dim")
     console.print("one of them: coterie recipe show NAME, coterie recipe run NAME", style="dim")
 
 
-def _listed(recipes: Iterable[Recipe], platforms: Sequence[Platform]) -> Table:
-    titles = [f">time, {p}" for p in platforms]
-    made = table("recipe", "where", "methods", "data", ">cases", ">rounds", ">FLOPs", ">sent", *titles)
+def _listed(recipes: Iterable[Recipe]) -> Table:
+    made = table("recipe", "where", "methods", "data", ">cases", ">rounds", ">FLOPs", ">sent")
     for r in recipes:
         methods, more = list(r.methods), len(r.methods) - FEW
         few = ", ".join(methods) if more < 2 else f"{', '.join(methods[:FEW])} and {more} more"
         data = ", ".join(dict.fromkeys(case.data.partition(":")[0] for case in r.cases))
         rounds = ", ".join(map(str, sorted({case.rounds for case in r.cases})))
-        times = [cost(r, platform=p).time() for p in platforms]
-        made.add_row(r.name, r.where, few, data, str(len(r.cases)), rounds, *_counts(cost(r)), *times)
+        made.add_row(r.name, r.where, few, data, str(len(r.cases)), rounds, *_counts(cost(r)))
     return made
 
 
-def _counts(spent: CaseCost, unit: str = "") -> tuple[str, str]:
+def _counts(spent: Cost, unit: str = "") -> tuple[str, str]:
     """Return operations and bytes; ``unit``: of the operations, where no heading says it."""
     return (scaled(spent.flops, unit), scaled(spent.bytes, "B")) if spent.flops else ("-", "-")
 
@@ -68,7 +62,7 @@ def show_recipe(name: str) -> None:
     console.print(f"reported: {_reported(recipe)}")
     if recipe.trains:
         counts = ", ".join(_counts(cost(recipe), "FLOP"))
-        console.print(f"seeds: {recipe.seeds}; all of it: {counts} sent; {tell_times(recipe)}")
+        console.print(f"seeds: {recipe.seeds}; all of it: {counts} sent")
     console.print(_cases(recipe))
     if recipe.methods:
         first, *others = (_told(entry) for entry in recipe.methods.values())

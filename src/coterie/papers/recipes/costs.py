@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...core.spec import parse, whole_number
+from ...core.spec import whole_number
 from .recipe import Recipe
 from .sources import source
-from .speeds import Platform, RunSize, Speed, estimate_time, evaluated_samples, known_speeds, participants
 
 if TYPE_CHECKING:
     from ..capacity import CapacityRow
@@ -26,93 +25,34 @@ _COUNTS = {"params": "parameters", "flops_per_sample": "flops"}
 _OF_FULL = "model_size_percent_of_full"
 
 
-class CaseCost(NamedTuple):
-    """What running a recipe takes; the time is of the runs that are like a measured one."""
+class Cost(NamedTuple):
+    """What running a recipe, or a part of it, takes."""
 
     flops: float
     bytes: float
-    seconds: float
-    untimed: float  # FLOPs of the runs whose time nobody can tell
-
-    def time(self) -> str:
-        """Return the time as people say it: a lower bound where some runs have none, and a dash where none has.
-
-        >>> [CaseCost(2.0, 0.0, *known).time() for known in ((5400.0, 0.0), (60.0, 1.0), (0.0, 2.0))]
-        ['1.5 h', '> 1 min', '-']
-        """
-        return "-" if not self.seconds else f"{'> ' if self.untimed else ''}{duration(self.seconds)}"
-
-
-class Extent(NamedTuple):
-    """How much of the published size is run, and how; None: all of it, with any engine."""
-
-    seeds: int | None = None
-    rounds: int | None = None
-    evaluate_every: int = 1
-    engine: str | None = None
-
-    def admits(self, speed: Speed) -> bool:
-        """Return whether a speed was measured with the engine that is asked for."""
-        return self.engine in (None, "auto") or parse(speed.engine).name == parse(self.engine or "").name
 
 
 def cost(
     recipe: Recipe,
     cases: Iterable[int] | None = None,
     methods: Iterable[str] | None = None,
-    platform: Platform | None = None,
-    extent: Extent = Extent(),  # noqa: B008
-) -> CaseCost:
-    """Return the cost of all seeds of some cases (counted from 1) and methods; None: all, and no time.
+    seeds: int | None = None,
+    rounds: int | None = None,
+) -> Cost:
+    """Return the cost of some cases (counted from 1) and methods; None: all, at their published size.
 
     >>> from .recipe import load
-    >>> one = cost(load("dfedalt-t1"), cases=[1], methods=["dfedalt"], extent=Extent(seeds=1))
-    >>> f"{one.flops:.3g}", one.time()
-    ('2.51e+17', '-')
+    >>> f"{cost(load('dfedalt-t1'), cases=[1], methods=['dfedalt'], seeds=1).flops:.3g}"
+    '2.51e+17'
     """
-    chosen, seeds = None if methods is None else set(methods), extent.seeds or recipe.seeds
-    speeds = [speed for speed in known_speeds() if extent.admits(speed)]
-    total = CaseCost(0.0, 0.0, 0.0, 0.0)
-    for number in recipe.find() if cases is None else cases:
-        case = recipe.cases[number - 1]
-        share = (extent.rounds or case.rounds) / max(1, case.rounds)
+    chosen, times = None if methods is None else set(methods), seeds or recipe.seeds
+    flops = sent = 0.0
+    for case in (recipe.cases[number - 1] for number in (recipe.find() if cases is None else cases)):
+        share = times * (rounds or case.rounds) / max(1, case.rounds)
         for method, price in case.estimates.items():
             if chosen is None or method in chosen:
-                size = run_size(recipe, number, method, extent)
-                told = None if platform is None else estimate_time(speeds, size, platform)
-                one = CaseCost(size.training, share * price["bytes"], sum(told or ()), 0.0 if told else size.training)
-                total = CaseCost(*(done + seeds * more for done, more in zip(total, one, strict=True)))
-    return total
-
-
-def run_size(recipe: Recipe, number: int, method: str, extent: Extent = Extent()) -> RunSize:  # noqa: B008
-    """Return what one run of a method in a case has to do."""
-    case, settings = recipe.cases[number - 1], recipe.settings(method, number)
-    price, rounds, known = case.estimates[method], extent.rounds or case.rounds, source(case.data)
-    forward, looks = price["forward"], -(-rounds // extent.evaluate_every)
-    samples = evaluated_samples(case.data, settings, case.clients, recipe.record)
-    return RunSize(
-        model=parse(case.model).name,
-        method=recipe.entry(method).builder,
-        cohort=participants(settings, case.clients),
-        batch=settings.get("batch_size") or known.train / case.clients,
-        forward=forward,
-        training=price["flops"] * rounds / case.rounds,
-        evaluation=None if samples is None else looks * samples * forward,
-        tuning=3 * forward * looks * (settings.get("finetune_epochs") or 0) * known.train,
-    )
-
-
-def duration(seconds: float) -> str:
-    """Write a time as people say it.
-
-    >>> duration(8), duration(5400), duration(400_000)
-    ('< 1 min', '1.5 h', '4.6 d')
-    """
-    for length, unit in ((2 * 86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= length:
-            return f"{seconds / min(length, 86_400):.2g} {unit}"
-    return "< 1 min"
+                flops, sent = flops + share * price["flops"], sent + share * price["bytes"]
+    return Cost(flops, sent)
 
 
 def is_size(metric: str) -> bool:
