@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from ..core.errors import UserError
+from ..report.charts import Section
 from ..report.collect import Collected
 from ..report.groups import Setup
-from ..report.sections import Section
 from .figures.factors import blocks, factors
 from .figures.landscape import landscapes
 from .figures.published import published_tables

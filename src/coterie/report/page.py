@@ -16,7 +16,7 @@ from ..core.schema import Config
 from ..measure.compare import ALONE, Comparison
 from ..training.config import repeatable
 from .attendance import attendances, one_by_one, timeline
-from .charts import Chart, consensus, progress, recorded_measures, traffic
+from .charts import Chart, Section, consensus, progress, recorded_measures, traffic
 from .clients import distribution, labels
 from .collect import Collected
 from .gains import who_gains
@@ -25,7 +25,6 @@ from .groups import Method, Setup, setups
 from .library import pack_json
 from .member_table import members_table
 from .record import Record
-from .sections import Section
 from .tables import headline_table
 from .titles import data_title, page_title
 

@@ -6,19 +6,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from ...cli.trials import Tuning
+from ...algorithms import builder
+from ...cli.grids import typed_grids
+from ...cli.options import VALIDATION, Output
+from ...cli.trials import Tuning, by_validation, chosen_settings
 from ...core.arguments import accept
 from ...core.custom import folder_name
 from ...core.errors import UserError
 from ...core.schema import MeasureName, Select
 from ...data import Federation
 from ...measure.selection import LAST, PER_CLIENT
+from ...track import Tracker
 from ...training.prepare import Prepared, prepare
 from ...training.settings import RunSettings
 from ..recipes import Recipe
 from ..recipes.changes import Changes, apply_changes, shortenings
 from ..recipes.metrics import WHEN
-from .recipe_options import RecipeOptions
+from .recipe import RecipeOptions
 
 Cell = tuple[int, str]
 """A case, counted from 1, and a method."""
@@ -215,3 +219,26 @@ class CellPlan:
 def run_folder(number: int, method: str, seed: int) -> str:
     """Return the folder of one run."""
     return f"case{number}-{folder_name(method)}-seed{seed}"
+
+
+def recipe_trials(plan: RecipePlan, folder: Path) -> list[Tuning[CellPlan]]:
+    """Return the trials of every method in every case: each cell of the table has settings of its own."""
+    options, builders = plan.options, {m: builder(plan.published.entry(m).builder) for m in plan.methods}
+    grids = typed_grids(options.tune, "--tune", builders, options.set)
+    cells = [CellPlan(plan, n, m) for n, m in plan.cells if grids[m]]
+    return [
+        Tuning(
+            cell.with_options(**by_validation(options, cell.validation or VALIDATION)),
+            *(cell.method, plan.methods, grids[cell.method], 1, "grid", None),
+            folder / f"tune-case{cell.number}-{folder_name(cell.method)}",
+        )
+        for cell in cells
+    ]
+
+
+def tuned_recipe(
+    plan: RecipePlan, trials: Sequence[Tuning[CellPlan]], output: Output, trackers: Sequence[Tracker]
+) -> tuple[RecipePlan, list[str]]:
+    """Choose the settings of every cell; return the plan with them, and what to say of it."""
+    chosen, notes = chosen_settings(trials, output, trackers)
+    return replace(plan, tuned={t.plan.key: typed for t, typed in zip(trials, chosen, strict=True)}), notes

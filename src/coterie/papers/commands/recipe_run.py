@@ -27,10 +27,9 @@ from ..recipes import READINGS, Recipe, load
 from ..recipes.changes import Changes, add_own_methods, apply_changes, case_shortenings
 from ..recipes.costs import cost
 from ..recipes.results import Runs, recipe_results
-from .recipe_options import RecipeOptions
-from .recipe_plan import Cell, CellPlan, RecipePlan, run_folder
+from .recipe import RecipeOptions
+from .recipe_plan import Cell, CellPlan, RecipePlan, recipe_trials, run_folder, tuned_recipe
 from .recipe_show import Circumstances, results_as_json, show_results
-from .recipe_tuning import recipe_trials, tuned_recipe
 
 SPLITS = "splits"
 

@@ -12,7 +12,7 @@ from ...cli.console import table, wide_console
 from ...core.errors import unknown
 from ...core.spec import scaled
 from ..recipes import Case, PublishedNumber, Recipe, RecipeMethod, load, names, papers, published_numbers
-from ..recipes.costs import Cost, cost, is_size
+from ..recipes.costs import RecipeCost, cost, is_size
 from ..recipes.metrics import POINTS, WHEN, protocol
 from ..recipes.results import ALL, RecipeResult, digits
 
@@ -46,7 +46,7 @@ def _listed(recipes: Iterable[Recipe]) -> Table:
     return made
 
 
-def _counts(spent: Cost, unit: str = "") -> tuple[str, str]:
+def _counts(spent: RecipeCost, unit: str = "") -> tuple[str, str]:
     """Return operations and bytes; ``unit``: of the operations, where no heading says it."""
     return (scaled(spent.flops, unit), scaled(spent.bytes, "B")) if spent.flops else ("-", "-")
 

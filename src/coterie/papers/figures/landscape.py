@@ -23,10 +23,9 @@ from ...measure.sharpness import loss_slice
 from ...models.cost import cost
 from ...models.losses import loss_named
 from ...models.model import Model
-from ...report.charts import INK, SCALE, Chart, Figure, axis, color_bar
+from ...report.charts import INK, SCALE, Chart, Figure, Section, axis, color_bar
 from ...report.groups import Setup
 from ...report.record import Record
-from ...report.sections import Section
 from ...store.checkpoint import Checkpoint
 from ...training.checks import find_device
 from ...training.config import rebuild

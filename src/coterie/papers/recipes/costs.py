@@ -25,7 +25,7 @@ _COUNTS = {"params": "parameters", "flops_per_sample": "flops"}
 _OF_FULL = "model_size_percent_of_full"
 
 
-class Cost(NamedTuple):
+class RecipeCost(NamedTuple):
     """What running a recipe, or a part of it, takes."""
 
     flops: float
@@ -38,7 +38,7 @@ def cost(
     methods: Iterable[str] | None = None,
     seeds: int | None = None,
     rounds: int | None = None,
-) -> Cost:
+) -> RecipeCost:
     """Return the cost of some cases (counted from 1) and methods; None: all, at their published size.
 
     >>> from .recipe import load
@@ -52,7 +52,7 @@ def cost(
         for method, price in case.estimates.items():
             if chosen is None or method in chosen:
                 flops, sent = flops + share * price["flops"], sent + share * price["bytes"]
-    return Cost(flops, sent)
+    return RecipeCost(flops, sent)
 
 
 def is_size(metric: str) -> bool:
