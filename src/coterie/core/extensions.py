@@ -7,5 +7,9 @@ EXTENSIONS: list[str] = []  # full names: a name costs nothing where nobody need
 
 
 def extended(part: str) -> list[ModuleType]:
-    """Import a part of every extension: ``commands`` or ``page``."""
+    """Import a part of every extension.
+
+    ``commands`` has ``add_groups(app)`` and ``add_commands(app)``; ``page`` has ``of_setup(...)`` and ``of_page(...)``,
+    which return what a page adds to a set-up and at its end.
+    """
     return [import_module(f"{name}.{part}") for name in EXTENSIONS]
