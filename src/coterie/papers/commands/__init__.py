@@ -52,7 +52,9 @@ def theory(
     """Hold a paper's theorem beside runs on a small problem: constants, assumptions, measured norms, bound."""
     from .theory_tables import TheoryRequest, show_sweep, show_theory
 
-    request = TheoryRequest(clients, rounds, topology, problem, seed, seeds, corollary, set)
+    request = TheoryRequest(
+        clients, rounds, topology, problem=problem, seed=seed, seeds=seeds, corollary=corollary, items=set
+    )
     if sweep is None:
         show_theory(method, request, png)
     else:

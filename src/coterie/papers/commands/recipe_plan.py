@@ -1,7 +1,7 @@
 """From what was typed to the runs of a recipe: which cases and methods, changed how, and what is reported of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -63,7 +63,7 @@ class RecipePlan:
     def recipe(self) -> Recipe:
         """The recipe as it will be run."""
         o = self.options
-        changes = Changes(o.rounds, o.clients, o.data, o.model, o.partition, o.validation, o.set)
+        changes = Changes(**{f.name: getattr(o, f.name) for f in fields(Changes)})
         changed = apply_changes(self.read, changes, self.methods)
         cases = list(changed.cases)
         for (number, method), typed in self.tuned.items():
