@@ -17,6 +17,7 @@ import sides
 import table
 import torch_model
 import work
+import workloads
 from coterie.core.errors import UserError
 from environments import HERE, UnavailableError, prepare
 from sides import Side
@@ -132,7 +133,7 @@ def test_a_failed_installation_says_why_in_one_sentence() -> None:
         environments.run("not installed", "/nowhere/python")
 
 
-@pytest.mark.parametrize("module", [environments, sides, work], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [environments, sides, work, workloads], ids=lambda m: m.__name__)
 def test_the_examples_are_true(module: ModuleType) -> None:
     tried = doctest.testmod(module)
     assert (tried.failed, tried.attempted > 0) == (0, True)

@@ -8,12 +8,12 @@ import typer
 from ...cli.options import SEEDS, Settings, TopologyText
 from ...cli.typed import Commands
 from ...core.annotations import MOST
-from .recipe import recipe
+from .recipe import group
 
 
 def add_groups(app: Commands) -> None:
     """Add what has commands of its own."""
-    app.add_typer(recipe, name="recipe")
+    app.add_typer(group, name="recipe")
 
 
 def add_commands(app: Commands) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:  # Typer reads this type. What is no such name is refused later, in a sentence that lists the names.
     ReadingName = str
 
-recipe = Commands(
+group = Commands(
     help="Published experiments: list them, show their facts and numbers, run them beside the published numbers.",
     no_args_is_help=True,
 )
@@ -45,7 +45,7 @@ class RecipeOptions(TrainingOptions):
     dry_run: DryRun = False
 
 
-@recipe.command(name="list")
+@group.command(name="list")
 def list_recipes(
     paper: Annotated[
         str | None, typer.Option(help="Only those of one paper: dfedalt, dfedpgp, fedlmt, dfedsam, fedavg-p.")
@@ -57,7 +57,7 @@ def list_recipes(
     show_recipes(paper)
 
 
-@recipe.command(name="show")
+@group.command(name="show")
 def show_facts(name: Name) -> None:
     """Show everything about a recipe: cases, methods, both readings, published numbers."""
     from .recipe_show import show_recipe
@@ -65,7 +65,7 @@ def show_facts(name: Name) -> None:
     show_recipe(name)
 
 
-@recipe.command(name="run", cls=TrainingCommand)
+@group.command(name="run", cls=TrainingCommand)
 @with_options
 def run_published(name: Name, options: RecipeOptions, output: Output) -> None:
     """Run a recipe and print published, ours and the difference; a shortened run says that it is one."""
