@@ -14,7 +14,7 @@ TASK := --data digits:renamed=4 --partition iid
 # Every second round is enough for its curves, and fedavg-ft fine-tunes for an evaluation, as long as for a round.
 DEMO := local fedavg fedavg-ft fedper dfedalt $(TASK) --seeds 3 --tune lr=0.02,0.05,0.1 --evaluate-every 2
 
-.PHONY: demo demo-peers papers test test-all test-hostile lint types docs report-image times lists browser bench-peers release-check lowest licenses mutants setup clean
+.PHONY: demo demo-peers papers test test-all test-hostile lint types docs report-image reproduce lists browser bench-peers release-check lowest licenses mutants setup clean
 
 demo: $(VENV)/.demo
 	$(BIN)/coterie compare $(DEMO)
@@ -59,9 +59,8 @@ report-image: setup
 	$(BIN)/coterie compare $(DEMO) --out .venvs/demo
 	$(BIN)/python docs/generate/report_image.py .venvs/demo/report.html
 
-# After new runs were gathered for the evidence: how fast they were, and how long every table of the papers takes.
-times: setup
-	$(BIN)/python docs/evidence/measured_speeds.py
+# After new runs were gathered for the evidence: which tables of the papers were run.
+reproduce: setup
 	$(BIN)/python docs/generate/reproduce.py
 
 # After a name or a room was added: the lists in README.md and docs/{architecture,metrics,own-topology}.md.

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .core.extensions import EXTENSIONS
 from .core.openmp import keep_from_spinning
 
 __version__ = "0.1.0"
@@ -18,16 +19,15 @@ if TYPE_CHECKING:
         measure,
         method,
         models,
-        recipes,
         report,
         submodels,
-        theory,
         topology,
         track,
     )
     from .cli.compared import Compared
     from .cli.python import compare
     from .core.errors import UserError
+    from .papers import recipes, theory
     from .training.client import Client
     from .training.prepare import fit
     from .training.run import Run, load
@@ -60,6 +60,7 @@ __all__ = [
     "track",
 ]
 
+_PACKAGES = {"recipes": "papers.recipes", "theory": "papers.theory"}  # that do not lie at the top
 _HOME = {
     "Compared": "cli.compared",
     "compare": "cli.python",
@@ -80,9 +81,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
     if name in _HOME:
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return import_module(f".{name}", __name__)
+    return import_module(f".{_PACKAGES.get(name, name)}", __name__)
 
 
 def __dir__() -> list[str]:
     """Return the public names, so that a notebook completes them before they are imported."""
     return [*__all__, "__version__"]
+
+
+# The papers stand above the command line and the pages, which find their part by this name when they need it.
+EXTENSIONS.append(f"{__name__}.papers")

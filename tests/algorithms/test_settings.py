@@ -19,7 +19,7 @@ from coterie.cli.request import RunPlan, check_settings
 from coterie.core.errors import UserError
 from coterie.core.tensors import leaves
 from coterie.local.optimizers import Sgd
-from coterie.recipes import load, names
+from coterie.papers.recipes import load, names
 from toys import experiment, net, ragged
 
 STAGED = ("flanc", "depthfl", "progfed")

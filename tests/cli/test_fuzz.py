@@ -51,7 +51,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     """No training, no network, no waiting, no folder of the user's."""
     monkeypatch.setattr(Experiment, "run_round", stop)
-    monkeypatch.setattr("coterie.cli.bench.measure", stop)
     monkeypatch.setattr(urllib.request, "urlopen", stop)
     monkeypatch.setattr(time, "sleep", stop)
 

@@ -233,7 +233,7 @@ class TestCommandLine:
     def test_version_and_help(self, capsys: Any, monkeypatch: Any) -> None:
         assert coterie(capsys, monkeypatch, "--version")[1] == f"coterie {ct.__version__}\n"
         out = coterie(capsys, monkeypatch, "--help")[1]
-        assert all(word in out for word in ("run", "compare", "list", "topology", "bench"))
+        assert all(word in out for word in ("run", "compare", "list", "topology", "capacity"))
 
 
 def test_commands_that_train_share_their_options() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import coterie as ct
 from coterie.core.annotations import Example, PositiveInt, Range
 from coterie.core.arguments import accept, checked, checked_class
-from coterie.recipes import Changes
+from coterie.papers.recipes import Changes
 from coterie.training.client import Client
 
 X, Y = torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -52,18 +52,18 @@ CALLS: dict[str, dict[str, Any]] = {
     "measure.metric.Metric": {"name": "error", "each": torch.sub, "value": torch.mean},
     "measure.metric.metric": {"function": torch.dist},
     "models.zoo.build": {"name": "mlp", "classes": 2},
-    "recipes.changes.Changes": {},
-    "recipes.changes.apply_changes": {"recipe": RECIPE, "changes": Changes()},
-    "recipes.published.published_numbers": {},
-    "recipes.recipe.load": {"name": "dfedalt-t1"},
-    "recipes.recipe.names": {},
-    "recipes.recipe.papers": {},
+    "papers.recipes.changes.Changes": {},
+    "papers.recipes.changes.apply_changes": {"recipe": RECIPE, "changes": Changes()},
+    "papers.recipes.published.published_numbers": {},
+    "papers.recipes.recipe.load": {"name": "dfedalt-t1"},
+    "papers.recipes.recipe.names": {},
+    "papers.recipes.recipe.papers": {},
     "report.write": {"runs": ["nowhere"], "path": "x.html"},
     "submodels.lowrank.factor_pairs": {"module": NET},
     "submodels.lowrank.factorize": {"module": NET, "rank_ratio": 0.5},
     "submodels.lowrank.recover": {"module": NET},
     "submodels.width.narrow": {"module": NET, "rate": 0.5},
-    "theory.examine": {"method": "dfedsam"},
+    "papers.theory.examine": {"method": "dfedsam"},
     "topology.draws.clique": {"n": 4, "size": 2},
     "topology.draws.random": {"n": 4, "k": 2},
     "topology.draws.random_pull": {"n": 4, "k": 2},
@@ -89,8 +89,10 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 # What Coterie makes and people read, or a method's author builds on: nobody is expected to call it.
 HANDED_OUT = re.compile(
-    r"algorithms\.base\.Algorithm|algorithms\.options\..*|core\.(errors|schema)\..*|recipes\.(reading|recipe)\.[A-Z].*"
-    r"|recipes\.published\.PublishedNumber|submodels\.width\.Cut|theory\.outcome\.Outcome|training\.run\.Run|training\.client\.(Client|Predictor)"
+    r"algorithms\.base\.Algorithm|algorithms\.options\..*|core\.(errors|schema)\..*"
+    r"|papers\.recipes\.(reading|recipe)\.[A-Z].*|papers\.recipes\.published\.PublishedNumber"
+    r"|papers\.theory\.outcome\.Outcome|submodels\.width\.Cut|training\.run\.Run"
+    r"|training\.client\.(Client|Predictor)"
     r"|training\.time_limit\.OutOfTime|export\.personalize\.Personalized|cli\.compared\.Compared"
 )
 HOSTILE = [None, object(), b"x", [object()], 1j, {"a": 1}, slice(3)]
@@ -106,7 +108,7 @@ def documented() -> Iterator[str]:
             if not isinstance(found, types.ModuleType):
                 yield name
                 continue
-            room = import_module(f"coterie.{name.split('.')[0]}")
+            room = import_module(f"coterie.{re.match(r'papers[.][a-z]+|[a-z]+', name)[0]}")  # type: ignore[index]
             for member in members.split(", ") if members else room.__all__:
                 if getattr(getattr(room, member), "__module__", None) == f"coterie.{name}":
                     yield f"{name}.{member}"

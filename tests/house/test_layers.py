@@ -22,15 +22,16 @@ FLOORS = (
     ("algorithms", "measure"),
     ("method", "track"),
     ("training",),
-    ("bench", "cluster", "export", "net", "recipes", "theory"),
+    ("cluster", "export", "net"),
     ("report",),
     ("cli",),
+    ("papers",),
     ("__main__",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Imports when a function runs that point upward: Ray is of no use to most runs, and a run shows itself by a report.
 UPWARD = {("training/rounds.py", "cluster"), ("training/run.py", "report")}
-LAZY = {"cli", "recipes"}  # these rooms import others when a function runs: help and recipes need no torch
+LAZY = {"cli", "papers"}  # these rooms import others when a function runs: help and recipes need no torch
 TYPES = {"training/settings.py"}  # its options are declared without torch, and checked when torch is there anyway
 # Functions of more than 30 lines, docstring aside. A family shows its whole program in one place.
 LONG = {
@@ -78,6 +79,14 @@ def test_rooms_point_downward() -> None:
         assert not at_once, f"{file} imports {room}, which is above it"
         found.add((file, room))
     assert found == UPWARD
+
+
+def test_papers_stand_on_what_is_public() -> None:
+    """Nothing below imports them, which the floors hold; they import nothing private of it."""
+    for file, _, tree in parsed():
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and file.startswith("papers/")]
+        names = [part for node in nodes for part in (*(node.module or "").split("."), *(a.name for a in node.names))]
+        assert [name for name in names if name.startswith("_")] == [], file
 
 
 def test_files_have_a_readable_size() -> None:

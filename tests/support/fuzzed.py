@@ -109,7 +109,6 @@ SUITABLE: dict[str, list[str]] = {
     "run": ["run", "run/config.json"],
     "out": ["new", "a.png", "new.safetensors", "new.tar.gz"],
     "png": ["a.png", "new/a.png"],
-    "to": ["speeds.json"],
     "folder": ["new", "."],
     "data_dir": ["new", "."],
 }

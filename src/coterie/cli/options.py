@@ -4,7 +4,7 @@
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,10 +16,7 @@ from .fields import option, typed_options
 from .presets import DATA, PRESETS
 
 if TYPE_CHECKING:
-    from ..recipes.reading import ReadingName
     from ..track import Tracker
-else:  # Typer reads this type. What is no such name is refused later, in a sentence that lists the names.
-    ReadingName = str
 
 SEEDS, WORKERS = 10_000, 10_000  # the most of them, and of GPUs
 VALIDATION = 0.2  # of the training samples, where settings are chosen and nobody says
@@ -67,9 +64,7 @@ TuneTexts = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option(
-        "--dry-run", help="Tell FLOPs, bytes, memory and, where it is known, time; train nothing and write nothing."
-    ),
+    typer.Option("--dry-run", help="Tell FLOPs, bytes and memory; train nothing and write nothing."),
 ]
 
 
@@ -78,16 +73,16 @@ def of_preset(name: str) -> str:
     return f"{getattr(PRESETS[DATA], name)} for {DATA}; for other data see coterie list presets"
 
 
-OF_RECIPES = ("rounds", "evaluate_every", "record", "validation", "select", "engine", "device", "precision")
-OF_RUNS = tuple(f.name for f in options("typed") if f.name not in OF_RECIPES)
+OF_ALL = ("rounds", "evaluate_every", "record", "validation", "select", "engine", "device", "precision")
+OF_RUNS = tuple(f.name for f in options("typed") if f.name not in OF_ALL)
 USUAL = {f.name: f.default for f in options("typed")}
-OfRecipes: Any = typed_options("OfRecipes", OF_RECIPES, rounds=of_preset("rounds"))
+OfAll: Any = typed_options("OfAll", OF_ALL, rounds=of_preset("rounds"))
 OfRuns: Any = typed_options("OfRuns", OF_RUNS)
 
 
 @dataclass(frozen=True)
-class TrainingOptions(OfRecipes):  # type: ignore[misc]  # its fields are the options of a run, declared where they are used
-    """The options of ``run``, ``compare`` and ``recipe run`` as typed; None where nothing was said."""
+class TrainingOptions(OfAll):  # type: ignore[misc]  # its fields are the options of a run, declared where they are used
+    """The options of every command that trains as typed; None where nothing was said."""
 
     data: str | None = option(
         "The data: digits, cifar10, npz:FILE, csv:FILE,target=COLUMN,client=COLUMN, ... (see `coterie list`), or "
@@ -155,27 +150,6 @@ class RunOptions(TrainingOptions, OfRuns):  # type: ignore[misc]
     ray_address: str | None = option("Of the Ray cluster, auto for this machine's.", shows="one is started for the run")
     workers: int | None = option("Of --engine ray.", min=1, max=WORKERS, shows="as many as there are cores")
     gpus_per_worker: float | None = option("Of --engine ray, such as 1 or 0.5.", min=0, max=WORKERS, usual=0.0)
-
-
-@dataclass(frozen=True)
-class RecipeOptions(TrainingOptions):
-    """The options of ``recipe run``."""
-
-    shows: ClassVar[dict[str, str]] = {  # in place of what commands without a recipe have
-        **dict.fromkeys(("data", "model", "partition", "clients", "rounds"), "that of the recipe"),
-        **dict.fromkeys(("set", "record"), "those of the recipe"),
-        "evaluate_every": "1",
-        "validation": f"that of the reading, mostly 0; to tune, {VALIDATION:g}",
-        "select": "as the paper reports it",
-    }
-    methods: str | None = option(
-        "Only these methods, with commas: dfedalt,fedavg,mine:fedfoo.", shows="those of the recipe"
-    )
-    case: str | None = option("Only this case: its number, or a part of its label.", shows="all")
-    seeds: int | None = option("How many seeds.", min=1, max=SEEDS, shows="the published number")
-    reading: ReadingName | None = option("paper or code, where they differ.", shows="our choice, see recipe show")
-    tune: TuneTexts = field(default_factory=list)
-    dry_run: DryRun = False
 
 
 @dataclass(frozen=True)

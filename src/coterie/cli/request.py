@@ -20,7 +20,7 @@ from ..data import Federation
 from ..data.partition import NATURAL
 from ..local.parse import OPTIMIZERS
 from ..models.model import Model
-from ..recipes.changes import fit_topology
+from ..topology.parse import fit_topology
 from ..training.prepare import AUTO, ModelLike, Prepared, as_begun, beside_others, model_of, prepare
 from ..training.settings import Cluster, RunSettings
 from .fields import flag
