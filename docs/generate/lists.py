@@ -13,7 +13,7 @@ import tables
 from coterie import data, measure, models, topology
 from coterie.algorithms import BUILDERS
 from coterie.cli.kinds import method_kind
-from coterie.cli.listing import GROUPS
+from coterie.cli.show.methods import GROUPS
 from coterie.core.choices import METRICS
 from coterie.core.spec import parameters
 from coterie.data.catalog import CATALOG

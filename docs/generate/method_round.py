@@ -16,7 +16,7 @@ from coterie import algorithms
 from coterie.algorithms.base import Trained
 from coterie.algorithms.settings import settings_of
 from coterie.algorithms.traffic import Traffic
-from coterie.cli.options import RunOptions
+from coterie.cli.common.options import RunOptions
 from coterie.cli.request import RunPlan
 from coterie.core.tensors import Tensors
 from coterie.engines import Serial

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
         topology,
         track,
     )
-    from .cli.compared import Compared
     from .cli.python import compare
     from .core.errors import UserError
+    from .study.compared import Compared
     from .training.client import Client
     from .training.cluster import Cluster
     from .training.fit import fit
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "Compared": "cli.compared",
+    "Compared": "study.compared",
     "compare": "cli.python",
     "UserError": "core.errors",
     "Cluster": "training.cluster",

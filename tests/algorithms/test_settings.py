@@ -12,13 +12,13 @@ import coterie as ct
 from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.settings import settings_of
 from coterie.algorithms.used import RULES, check_used, default_settings
-from coterie.cli.options import RunOptions
-from coterie.cli.presets import PRESETS
+from coterie.cli.common.options import RunOptions
 from coterie.cli.request import RunPlan, check_settings
 from coterie.core.errors import UserError
 from coterie.core.tensors import leaves
 from coterie.local.optimizers import Sgd
 from coterie.recipes import load, names
+from coterie.study.presets import PRESETS
 from toys import experiment, net, ragged
 
 STAGED = ("flanc", "depthfl", "progfed")

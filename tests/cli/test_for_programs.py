@@ -13,8 +13,8 @@ import pytest
 
 import coterie as ct
 from coterie.algorithms import BUILDERS
-from coterie.cli.completion import complete_method, method_names
-from coterie.cli.options import RunOptions
+from coterie.cli.common.completion import complete_method, method_names
+from coterie.cli.common.options import RunOptions
 from coterie.cli.request import RunPlan
 from coterie.measure.compare.columns import Cell, Spread
 from coterie.recipes.speeds import Speed, add_speeds, own_file

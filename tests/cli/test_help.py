@@ -12,12 +12,12 @@ import typer
 import methods as method_pages
 from coterie.algorithms import BUILDERS
 from coterie.algorithms.settings import settings_of
+from coterie.cli.common.options import RunOptions
 from coterie.cli.kinds import BASELINE, UNEQUAL, method_kind
-from coterie.cli.listing import GROUPS, command_settings
-from coterie.cli.options import RunOptions
-from coterie.cli.presets import PRESETS
 from coterie.cli.request import RunPlan
+from coterie.cli.show.methods import GROUPS, command_settings
 from coterie.measure.compare import Comparison, MethodRuns, RunData
+from coterie.study.presets import PRESETS
 from coterie.training.run import load
 from docstrings import about
 from helpers_cli import assert_same_run

@@ -4,11 +4,11 @@ import pytest
 
 from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.method import Facts, facts
-from coterie.cli.options import RunOptions
-from coterie.cli.presets import PRESETS
+from coterie.cli.common.options import RunOptions
 from coterie.cli.request import RunPlan
 from coterie.core.errors import UserError
 from coterie.models.model import Model, cross_entropy
+from coterie.study.presets import PRESETS
 from toys import net
 
 PAPERS = ("mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet")  # data sets the papers run on

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.cli.options import RunOptions
+from coterie.cli.common.options import RunOptions
 from coterie.cli.request import RunPlan, check_settings
 from coterie.core.errors import UserError
 from coterie.core.settings_file import read_settings, write_settings

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.comparing import ComparisonPlan
-from coterie.cli.options import RunOptions
+from coterie.cli.common.options import RunOptions
 from coterie.cli.request import RunPlan
+from coterie.cli.training.compare import ComparisonPlan
 from helpers_cli import contents, rows
 from in_process import answer
 from pages import Page

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms import Algorithm
-from coterie.cli.options import RunOptions
+from coterie.cli.common.options import RunOptions
 from coterie.cli.request import RunPlan
 from coterie.core.errors import UserError
 from coterie.data import Federation, Transform

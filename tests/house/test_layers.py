@@ -25,6 +25,7 @@ FLOORS = (
     ("training",),
     ("bench", "cluster", "export", "net", "recipes", "theory"),
     ("report",),
+    ("study",),
     ("cli",),
     ("__main__",),
 )

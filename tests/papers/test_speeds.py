@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from coterie.cli.options import Output, RecipeOptions
+from coterie.cli.common.options import Output, RecipeOptions
 from coterie.cli.recipe_run import RecipePlan, _announce
 from coterie.cli.recipe_time import platform_of
 from coterie.core.errors import UserError

@@ -9,8 +9,8 @@ import torch
 
 from coterie.algorithms import BUILDERS
 from coterie.algorithms.method import facts
-from coterie.cli.interrupted import interruptible
-from coterie.cli.options import Output, RunOptions
+from coterie.cli.common.interrupted import interruptible
+from coterie.cli.common.options import Output, RunOptions
 from coterie.cli.request import RunPlan
 from coterie.core.tensors import leaves
 from helpers_cli import assert_same_run, contents, rows

@@ -11,7 +11,7 @@ from ..bench import Result, find, machine, measure, measure_memory
 from ..bench.measure import LOSS_TOLERANCE
 from ..core.errors import UserError
 from ..core.files import write_json
-from .console import plain_console, table
+from .common.console import plain_console, table
 
 GIB = 1024**3
 

@@ -11,7 +11,7 @@ from ..algorithms.method import facts
 from ..core.annotations import MOST
 from ..core.errors import UserError
 from ..core.spec import whole_number
-from .console import plain_console, table
+from .common.console import plain_console, table
 
 
 def typed_shape(text: str) -> tuple[int, ...]:

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import models
+from ..algorithms.variation import variation
 from ..core.errors import UserError
 from ..core.spec import counted, parse, scaled
 from ..recipes.costs import duration
 from ..recipes.speeds import Platform, RunSize, RunTime, estimate_time, known_speeds
 from ..training.experiment import Experiment
 from ..training.forecast import Forecast, forecast
-from .console import table, wide_console
-from .options import RunOptions
+from .common.console import table, wide_console
+from .common.options import RunOptions
+from .common.rows_format import for_programs, print_rows
 from .recipe_plan import RecipePlan
 from .recipe_time import platform_of
 from .request import RunPlan, check_settings
-from .rows_format import for_programs, print_rows
 from .saved_run import saved_config
-from .train import checked_runs, said_before
-from .variations import variation
+from .training.run import checked_runs, said_before
 
 COUNTED = (
     "FLOPs: forward and backward passes of all clients; sent: over all links, both directions; memory: what all "

@@ -10,7 +10,7 @@ from ..algorithms.method import facts
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
 from ..training.first import everybodys
-from .options import RunOptions
+from .common.options import RunOptions
 from .request import RunPlan
 
 CLIENTS, ROUNDS = 12, 12  # enough for every method's own graph and stages

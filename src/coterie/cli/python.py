@@ -10,6 +10,7 @@ from torch import nn
 
 from .. import algorithms
 from ..algorithms import Algorithm
+from ..algorithms.variation import variation
 from ..core.annotations import Example, PositiveInt
 from ..core.arguments import accept, checked, checked_class
 from ..core.clients import Clients
@@ -17,18 +18,17 @@ from ..core.errors import UserError
 from ..core.frames import warn_without_frames
 from ..data import Federation
 from ..models.model import Model
+from ..study.compared import Compared
+from ..study.presets import DATA, PRESETS
 from ..training.fit import takes_options
 from ..training.prepare import AUTO, ModelLike, begun_folder
 from ..training.run import Run
 from ..training.settings import RunSettings, option, types_of_options
-from .compared import Compared
-from .comparing import ComparisonPlan
-from .grids import listed
-from .options import Output, RunOptions
-from .presets import DATA, PRESETS
+from .common.options import Output, RunOptions
 from .request import RunPlan, check_settings, spelled_options
 from .several import check_free
-from .variations import variation
+from .training.compare import ComparisonPlan
+from .training.grids import listed
 
 OWN = "data of your own"
 Given = Annotated[str | Algorithm, Example('coterie.algorithms.fedavg() or "fedavg"')]

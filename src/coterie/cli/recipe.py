@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from .fields import with_options
-from .options import Output, RecipeOptions
-from .training_command import TrainingCommand
-from .typed import Commands
+from .common.fields import with_options
+from .common.options import Output, RecipeOptions
+from .common.training_command import TrainingCommand
+from .common.typed import Commands
 
 recipe = Commands(
     help="Published experiments: list them, show their facts and numbers, run them beside the published numbers.",

@@ -17,7 +17,7 @@ from ..recipes.changes import Changes, apply_changes, shortenings
 from ..recipes.metrics import WHEN
 from ..training.prepare import Prepared, prepare
 from ..training.settings import RunSettings
-from .options import RecipeOptions
+from .common.options import RecipeOptions
 from .trials import Tuning
 
 Cell = tuple[int, str]

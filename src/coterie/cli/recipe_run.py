@@ -17,17 +17,17 @@ from ..recipes.results import Runs, recipe_results
 from ..report.collect import RECIPE
 from ..track import Tracker
 from ..training.prepare import Prepared
-from .console import wide_console
-from .data import draw_split, print_split, split_counts
+from .common.console import wide_console
+from .common.fields import flag
+from .common.interrupted import interruptible
+from .common.options import Output, RecipeOptions
+from .data.show import draw_split, print_split, split_counts
 from .dry_run import show_recipe_costs
-from .fields import flag
-from .interrupted import interruptible
-from .options import Output, RecipeOptions
 from .recipe_plan import Cell, CellPlan, RecipePlan, run_folder
 from .recipe_show import Circumstances, results_as_json, show_results
 from .recipe_time import platform_of, tell_time
 from .recipe_tuning import recipe_trials, tuned_recipe
-from .report import leave_report
+from .results.report import leave_report
 from .several import folder_of_several, fresh_folder, plan_of, several_runs, typed_command, write_notes
 from .trials import Tuning
 

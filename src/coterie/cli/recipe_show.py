@@ -15,7 +15,7 @@ from ..recipes.costs import CaseCost, cost, is_size
 from ..recipes.metrics import POINTS, WHEN, protocol
 from ..recipes.results import ALL, RecipeResult, digits
 from ..recipes.speeds import Platform
-from .console import table, wide_console
+from .common.console import table, wide_console
 from .recipe_time import TIMES, platforms_of, tell_times
 
 FEW = 3  # methods that are named in the list

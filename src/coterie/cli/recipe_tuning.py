@@ -7,9 +7,9 @@ from pathlib import Path
 from ..algorithms import builder
 from ..core.custom import folder_name
 from ..track import Tracker
-from .grids import typed_grids
-from .options import VALIDATION, Output
+from .common.options import VALIDATION, Output
 from .recipe_plan import CellPlan, RecipePlan
+from .training.grids import typed_grids
 from .trials import Tuning, by_validation, chosen_settings
 
 

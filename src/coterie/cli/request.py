@@ -12,6 +12,7 @@ from ..algorithms.method import facts
 from ..algorithms.options import EXCLUSIVE
 from ..algorithms.settings import parse_settings, settings_of
 from ..algorithms.used import unused
+from ..algorithms.variation import builder_of, check_different, variation
 from ..core.annotations import MOST
 from ..core.custom import display_name, is_own, own_name
 from ..core.errors import UserError
@@ -21,13 +22,12 @@ from ..data.partition import NATURAL
 from ..local.parse import OPTIMIZERS
 from ..models.model import Model
 from ..recipes.changes import fit_topology
+from ..study.presets import PRESETS, Preset, models_for
 from ..training.cluster import Cluster
 from ..training.prepare import AUTO, ModelLike, Prepared, as_begun, beside_others, model_of, prepare
 from ..training.settings import RunSettings
-from .fields import flag
-from .options import RunOptions
-from .presets import PRESETS, Preset, models_for
-from .variations import builder_of, check_different, variation
+from .common.fields import flag
+from .common.options import RunOptions
 
 FLAGS = ("topology", "capacities", "optimizer")  # settings with an option of their own
 LOWERED = ("engine", "device", "precision", "select", "init", "loss")  # options of a few names in small letters

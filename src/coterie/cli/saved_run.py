@@ -23,12 +23,12 @@ from ..training.prepare import prepare
 from ..training.run import Run
 from ..training.settings import RunSettings
 from ..training.settings import options as run_options
-from .chosen_engine import ChosenEngine
-from .fields import flag
-from .interrupted import interruptible
-from .options import Output, RunOptions
+from .common.fields import flag
+from .common.interrupted import interruptible
+from .common.options import Output, RunOptions
 from .request import FLAGS, cluster, displaced
 from .several import fresh_folder
+from .training.chosen_engine import ChosenEngine
 
 # What may be typed beside it: where things are, for how long, and what is to be different.
 APART = {"data_dir", "out", "resume", "trust", "for_", "ray_address", "workers", "gpus_per_worker", "engine"}

@@ -14,7 +14,7 @@ from ..measure.compare import TARGET
 from ..report.collect import COMMAND, PLAN
 from ..store.folder import CONFIG, METRICS, UNBEGUN
 from ..store.lock import LOCK, sole_writer
-from .options import TrainingOptions
+from .common.options import TrainingOptions
 
 NOT_REPEATED = ("--out", "--format", "--for")  # the folder exists by then; the others change no result
 NOT_REPEATED_FLAGS = ("--resume", "--quiet", "-q")

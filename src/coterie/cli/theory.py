@@ -11,7 +11,7 @@ from ..algorithms.settings import parse_settings
 from ..core.errors import UserError
 from ..theory import Outcome, Sweep, examine, sweep
 from ..theory.theorems import CLIENTS, ROUNDS
-from .console import check_png, picture, plain_console, table
+from .common.console import check_png, picture, plain_console, table
 
 ROWS = 12  # of the table, the first and the last round among them
 _HOW = {"exact": "exact", "seen": "at the points of the run"}

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from ..algorithms.variation import builder_of, variation
 from ..core.checked_json import read_json
 from ..core.custom import folder_names
 from ..core.errors import DamagedFileError, DivergedError, UserError
@@ -16,14 +17,13 @@ from ..measure.selection import BEST_VALIDATION, LAST, goodness
 from ..report.tuning import settings_text
 from ..store.folder import CHECKPOINT, RunFolder
 from ..store.models import MODELS
+from ..study.search import Grid, SamplerName, Search, Texts, combinations, search
+from ..study.trial_watcher import EndedEarly, Watcher
 from ..track import Tracker
 from ..training.prepare import Prepared
-from ..training.search import Grid, SamplerName, Search, Texts, combinations, search
-from .grids import check_not_in_file, listed, typed_grids
-from .options import VALIDATION, Output, TrainingOptions
+from .common.options import VALIDATION, Output, TrainingOptions
 from .request import RunPlan, settings_from_file
-from .trial_watcher import EndedEarly, Watcher
-from .variations import builder_of, variation
+from .training.grids import check_not_in_file, listed, typed_grids
 
 TUNING = "tune.json"
 

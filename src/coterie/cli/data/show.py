@@ -1,0 +1,190 @@
+"""``coterie data``: where data sets are, which are there, bringing them, and who would hold which classes."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from ...core.errors import UserError
+from ...core.spec import counted, parse, scaled, spelled
+from ...data import SOURCES, Federation, federate
+from ...data.catalog import CATALOG, present
+from ...data.fetch import Patience, fetch
+from ...data.partition import NATURAL
+from ...data.place import choose, data_dir
+from ...study.presets import PRESETS
+from ..common.console import INK, picture, plain_console
+from ..common.rows_format import for_programs, print_rows
+
+Counts = Sequence[Sequence[int]]
+"""[clients][classes] training samples."""
+
+PARTITION, CLIENTS = "dirichlet:0.3", 100  # of what is shown, unless it is typed
+_SHADES = "·░▒▓█"  # a dot for few: a blank holds none
+_CLASSES = 40  # rows in a terminal at most
+
+
+def show_dir(folder: Path | None) -> None:
+    """Remember the folder, or say which one is used and who chose it."""
+    if folder is not None:
+        print(f"data sets are looked for in {choose(folder)}")
+        return
+    place = data_dir()
+    print(f"{place.path} ({place.chosen_by})")
+
+
+def show_data(option: Path | None) -> None:
+    """Print one row per data set: whether it is there, and where."""
+    folder = data_dir(option).path
+    table = Table(title=f"Data sets in {folder}", title_justify="left")
+    for heading in ("name", "what it is", "here"):
+        table.add_column(heading, no_wrap=heading == "name")
+    for name, entry in CATALOG.items():
+        found = present(name, folder)
+        where = "no"
+        if found:
+            files = [f for path in found for f in (path.rglob("*") if path.is_dir() else [path])]
+            size = sum(f.stat().st_size for f in files if f.is_file())
+            shared = found[0] if len(found) == 1 else found[0].parent
+            where = f"{shared.relative_to(folder)}, {scaled(size, 'B')}"
+        table.add_row(name, entry.what, where)
+    plain_console().print(table)
+
+
+def fetch_data(names: list[str], option: Path | None, timeout: float, attempts: int) -> None:
+    """Bring data sets from their homes, one after another."""
+    folder = data_dir(option).path
+    for name in names:
+        with Transfer() as shown:
+            where = fetch(name, folder, shown.update, Patience(timeout, attempts))
+        print(f"{name} is in {where}")
+
+
+class Transfer:
+    """How far a download is, on the standard error stream: a bar in a terminal, one line per file elsewhere."""
+
+    def __init__(self) -> None:
+        console = plain_console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        self.bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "Transfer":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.bar.stop()
+
+    def update(self, name: str, done: int, total: int | None) -> None:
+        """Show that so many bytes of a file are there."""
+        if name not in self.tasks:
+            self.tasks[name] = self.bar.add_task(name, total=total)
+            if self.bar.disable:
+                print(f"{name}: {'unknown size' if total is None else scaled(total, 'B')}", file=sys.stderr)
+        self.bar.update(self.tasks[name], completed=done, total=total)
+
+
+def show_split(
+    source: str,
+    clients: int | None,
+    partition: str | None,
+    seed: int,
+    folder: Path | None,
+    png: Path | None,
+    format: str,
+) -> None:
+    """Print what every client holds, or draw it to a file."""
+    if for_programs(format) and png is not None:
+        raise UserError(f"--png draws, and --format {format} is for programs: leave one of them out")
+    source = spelled(source, SOURCES)
+    suits = PRESETS.get(parse(source).name)
+    if partition is None and suits is not None and suits.partition is not None:  # tables know it themselves
+        partition = PARTITION
+    if clients is None and partition not in (None, NATURAL):
+        clients = CLIENTS
+    federation = federate(source, clients, partition, seed, folder)
+    counts, clients = split_counts(federation), federation.clients
+    if for_programs(format):
+        rows = [
+            {"client": name, "samples": sum(row), **{f"class {c}": count for c, count in enumerate(row)}}
+            for name, row in zip(federation.names or range(clients), counts, strict=True)
+        ]
+        known = {"data": source, "partition": federation.origin["partition"], "seed": seed}
+        print_rows(format, rows, {**known, "clients": rows})
+        return
+    divided = f"partitioned with {federation.origin['partition']} among {counted(clients, 'client')}"
+    title = f"{source}, {divided}, seed {seed}"
+    print_split(plain_console(), counts, title, drawn=png is None)
+    if png is not None:
+        draw_split(counts, png, title)
+        print(f"drawn to {png}")
+
+
+def split_counts(federation: Federation) -> list[list[int]]:
+    """Return how many training samples of every class each client holds; refuse samples without a single class."""
+    if federation.classes is None or federation.y.dim() != 1:
+        raise UserError("these data have no class for every sample: choose data that are classified, such as digits")
+    counts: list[list[int]] = federation.class_counts().tolist()
+    return counts
+
+
+def print_split(console: Console, counts: Counts, title: str, drawn: bool) -> None:
+    """Print the facts of a split, and its heat map where it is ``drawn`` in the terminal."""
+    console.print(title, style="bold")
+    samples, held = [sum(row) for row in counts], [sum(map(bool, row)) for row in counts]
+    for what, each in (("samples per client", samples), ("classes per client", held)):
+        console.print(f"{what}: {min(each)} least, {fmean(each):.4g} mean, {max(each)} most")
+    if drawn:
+        console.print(split_text(counts, console.width), no_wrap=True, overflow="ignore", crop=False)
+
+
+def split_text(counts: Counts, width: int) -> str:
+    """Return a heat map, classes down and clients across; the darker, the more samples.
+
+    >>> print(split_text([[4, 0], [1, 9], [0, 9]], width=40))
+    class 0  ░·
+          1   ██
+    a column is a client; · to █: 1 to 9 samples
+    """
+    most = max(max(row) for row in counts)
+    shown = [row[:_CLASSES] for row in counts[: max(1, width - 9)]]
+
+    def shade(count: int) -> str:
+        return " " if not count else _SHADES[min(len(_SHADES) - 1, len(_SHADES) * (count - 1) // max(1, most - 1))]
+
+    lines = [
+        f"{'class' if c == 0 else '':5} {c:<2} " + "".join(shade(row[c]) for row in shown).rstrip()
+        for c in range(len(shown[0]))
+    ]
+    notes = [f"a column is a client; {_SHADES[0]} to {_SHADES[-1]}: 1 to {most} samples"]
+    if len(shown) < len(counts) or len(shown[0]) < len(counts[0]):
+        notes.append(f"the first {len(shown)} clients and {len(shown[0])} classes; --png draws all of them")
+    return "\n".join([*lines, *notes])
+
+
+def draw_split(counts: Counts, path: Path, title: str) -> None:
+    """Draw the heat map as a picture."""
+    with picture(path, 10, 4.2) as figure:
+        from matplotlib.ticker import MaxNLocator
+
+        axes = figure.add_subplot()
+        held = [[row[c] or float("nan") for row in counts] for c in range(len(counts[0]))]  # none: no color
+        image = axes.imshow(held, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0, origin="lower")
+        axes.set_title(title, fontsize=12, color=INK)
+        axes.set(xlabel="client", ylabel="class")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
+        figure.colorbar(image, ax=axes, label="training samples", pad=0.01)
