@@ -54,7 +54,7 @@ times: setup
 	$(BIN)/python docs/evidence/measured_speeds.py
 	$(BIN)/python docs/generate/reproduce.py
 
-# After a name was added to a table of the package: the lists of names in README.md, docs/metrics.md and docs/own-topology.md.
+# After a name was added to a table of the package: its lists in README.md, docs/metrics.md and docs/own-topology.md, and that of `coterie list`.
 lists: setup
 	$(BIN)/python docs/generate/lists.py
 

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
         topology,
         track,
     )
-    from .cli.python import compare
     from .core.errors import UserError
+    from .study.compare import compare
     from .study.compared import Compared
+    from .study.tune import TuneResult, tune
     from .training.client import Client
     from .training.cluster import Cluster
     from .training.fit import fit
@@ -42,6 +43,7 @@ __all__ = [
     "OutOfTime",
     "Run",
     "TimeLimit",
+    "TuneResult",
     "UserError",
     "algorithms",
     "compare",
@@ -59,11 +61,14 @@ __all__ = [
     "theory",
     "topology",
     "track",
+    "tune",
 ]
 
 _HOME = {
     "Compared": "study.compared",
-    "compare": "cli.python",
+    "compare": "study.compare",
+    "TuneResult": "study.tune",
+    "tune": "study.tune",
     "UserError": "core.errors",
     "Cluster": "training.cluster",
     "fit": "training.fit",

@@ -1,12 +1,11 @@
 """One method with settings of its own in a comparison, typed as ``dfedalt@lr=0.1``, so that it may be there twice."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.custom import display_name, is_own
 from ..core.errors import UserError
-from . import Algorithm, builder
-from .settings import Builder
+from . import builder
+from .settings import parse_settings
 
 
 class Variation(NamedTuple):
@@ -19,6 +18,11 @@ class Variation(NamedTuple):
     def typed(self) -> str:
         """The text in its usual form, which tells it from the others of a command."""
         return f"{self.method}@{','.join(self.settings)}" if self.settings else self.method
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The settings as values of the types that the method takes."""
+        return parse_settings(self.settings, {self.method: builder(self.method)})[self.method]
 
 
 def variation(text: str) -> Variation:
@@ -39,20 +43,3 @@ def variation(text: str) -> Variation:
         else:
             raise UserError(f"{text} has no setting behind @: write {name}@KEY=VALUE, as in {name}@lr=0.1")
     return Variation(display_name(name), tuple(items))
-
-
-def builder_of(text: str) -> Builder:
-    """Return the builder of a method that may have settings behind its name."""
-    return builder(variation(text).method)
-
-
-def check_different(typed: Sequence[str], chosen: Sequence[Algorithm]) -> None:
-    """Refuse a method that is named twice with the same settings: its rows would be the same run."""
-    settings = [
-        (variation(text).method, dict(algorithm.settings)) for text, algorithm in zip(typed, chosen, strict=True)
-    ]
-    for (method, own), text in zip(settings, typed, strict=True):
-        if settings.count((method, own)) > 1:
-            raise UserError(
-                f"{text} is named twice with the same settings: name it once, or change one, as in {method}@lr=0.1"
-            )

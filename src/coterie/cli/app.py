@@ -50,8 +50,9 @@ def root(
     """Train together, keep what is yours."""
 
 
-for command in (report, watch, pack):
-    app.command()(command)
+app.command()(report)
+app.command()(watch)
+app.command()(pack)
 app.command(name="list")(list_names)
 app.command()(topology)
 
@@ -118,5 +119,6 @@ def bench(
     show_bench(workloads or [], repeats, out)
 
 
-for command in (export, personalize, predict):
-    app.command()(command)
+app.command()(export)
+app.command()(personalize)
+app.command()(predict)

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import models
-from ..algorithms.variation import variation
 from ..core.errors import UserError
 from ..core.spec import counted, parse, scaled
 from ..recipes.costs import duration
 from ..recipes.speeds import Platform, RunSize, RunTime, estimate_time, known_speeds
+from ..study.comparison import checked_runs
+from ..study.methods import check_different
 from ..training.experiment import Experiment
 from ..training.forecast import Forecast, forecast
 from .common.console import table, wide_console
 from .common.options import RunOptions
 from .common.rows_format import for_programs, print_rows
+from .common.typed_plan import typed_plan
 from .recipe_plan import RecipePlan
 from .recipe_time import platform_of
-from .request import RunPlan, check_settings
-from .saved_run import saved_config
-from .training.run import checked_runs, said_before
+from .training.saved import saved_config
 
 COUNTED = (
     "FLOPs: forward and backward passes of all clients; sent: over all links, both directions; memory: what all "
@@ -47,14 +47,12 @@ def show_costs(
         raise UserError(f"--dry-run is for methods, and {typed[0]} is a saved configuration: name its method")
     if tune:
         raise UserError("--dry-run does not count trials: leave --tune out")
-    methods = [variation(text).typed for text in typed]
-    check_settings(methods, options)
-    plan = RunPlan.of(options)
-    plan.check_different(methods, [plan.algorithm(m, methods) for m in methods])
-    runs, _ = checked_runs(plan, methods, {})
-    remark = said_before(plan, methods, runs[methods[0]])
-    platform = platform_of(plan.options.device, plan.options.precision)
-    model = parse(plan.model_name(plan.federation(plan.first_seed), methods)).name
+    plan = typed_plan(typed, options)
+    check_different(list(plan.methods.values()), plan.algorithms)
+    runs, _ = checked_runs(plan, {})
+    remark = plan.remark_on(next(iter(runs.values())))
+    platform = platform_of(str(plan.settings.device), plan.settings.precision)
+    model = parse(plan.model_name(plan.federation(plan.first_seed))).name
     counts = ((method, run.experiment, forecast(run.experiment)) for method, run in runs.items())
     costs = [RunCost(m, count, _time(e, count, model, platform)) for m, e, count in counts]
     if for_programs(format):

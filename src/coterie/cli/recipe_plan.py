@@ -1,6 +1,6 @@
 """From what was typed to the runs of a recipe: which cases and methods, changed how, and what is reported of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +15,10 @@ from ..measure.selection import LAST, PER_CLIENT
 from ..recipes import Recipe
 from ..recipes.changes import Changes, apply_changes, shortenings
 from ..recipes.metrics import WHEN
+from ..study.trials import Tuning
 from ..training.prepare import Prepared, prepare
 from ..training.settings import RunSettings
 from .common.options import RecipeOptions
-from .trials import Tuning
 
 Cell = tuple[int, str]
 """A case, counted from 1, and a method."""
@@ -195,23 +195,36 @@ class CellPlan:
         """Return the cell with other options."""
         return replace(self, plan=replace(self.plan, options=replace(self.options, **changed)))
 
-    def with_settings(self, typed: Sequence[str]) -> Self:
+    def with_settings(self, label: str, values: Mapping[str, Any]) -> Self:
         """Return the cell with settings that a trial has."""
-        return replace(self, plan=replace(self.plan, tuned={**self.plan.tuned, self.key: typed}))
+        tuned = {**self.plan.tuned, self.key: typed_settings(label, values)}
+        return replace(self, plan=replace(self.plan, tuned=tuned))
 
-    def titled(self, method: str) -> str:
-        """Return what the progress of a method is called."""
-        return f"case {self.number}, {method}"
+    @property
+    def title(self) -> str:
+        """What remarks call the cell."""
+        return f"case {self.number}, {self.method}"
 
-    def prepared(self, method: str, among: Sequence[str], seed: int, **chosen: Any) -> Prepared:
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """Whether runs go on, and until when."""
+        return {"resume": self.plan.options.resume, "time_limit": self.plan.options.for_}
+
+    @property
+    def known_settings(self) -> Mapping[str, Collection[str]]:
+        """The names of every method's settings."""
+        return {m: self.plan.published.entry(m).settings for m in self.plan.methods}
+
+    def prepared(self, label: str, seed: int, **chosen: Any) -> Prepared:
         """Return a run of the cell with this seed, checked and ready."""
-        return self.plan.prepared(self.number, method, seed, **chosen)
-
-    def has(self, method: str, key: str) -> bool:
-        """Return whether a method has a setting."""
-        return key in self.plan.published.entry(method).settings
+        return self.plan.prepared(self.number, label, seed, **chosen)
 
 
 def run_folder(number: int, method: str, seed: int) -> str:
     """Return the folder of one run."""
     return f"case{number}-{folder_name(method)}-seed{seed}"
+
+
+def typed_settings(method: str, values: Mapping[str, Any]) -> list[str]:
+    """Return settings of a trial as a recipe takes changes of settings."""
+    return [f"{method}.{key}={text}" for key, text in values.items()]

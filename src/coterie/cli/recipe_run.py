@@ -15,10 +15,13 @@ from ..recipes.changes import Changes, add_own_methods, apply_changes, case_shor
 from ..recipes.costs import Extent, cost
 from ..recipes.results import Runs, recipe_results
 from ..report.collect import RECIPE
+from ..study.folders import fresh_folder, plan_of, several_runs, write_notes
+from ..study.trials import Tuning
 from ..track import Tracker
 from ..training.prepare import Prepared
 from .common.console import wide_console
 from .common.fields import flag
+from .common.folders import folder_of_several, typed_command
 from .common.interrupted import interruptible
 from .common.options import Output, RecipeOptions
 from .data.show import draw_split, print_split, split_counts
@@ -28,8 +31,6 @@ from .recipe_show import Circumstances, results_as_json, show_results
 from .recipe_time import platform_of, tell_time
 from .recipe_tuning import recipe_trials, tuned_recipe
 from .results.report import leave_report
-from .several import folder_of_several, fresh_folder, plan_of, several_runs, typed_command, write_notes
-from .trials import Tuning
 
 SPLITS = "splits"
 

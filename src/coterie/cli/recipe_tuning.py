@@ -6,23 +6,31 @@ from pathlib import Path
 
 from ..algorithms import builder
 from ..core.custom import folder_name
+from ..study.grids import grids_of
+from ..study.presets import VALIDATION
+from ..study.trials import Tuning, by_validation, chosen_settings
 from ..track import Tracker
-from .common.options import VALIDATION, Output
-from .recipe_plan import CellPlan, RecipePlan
-from .training.grids import typed_grids
-from .trials import Tuning, by_validation, chosen_settings
+from .common.options import Output
+from .common.typed_plan import fixed_settings, tried
+from .recipe_plan import CellPlan, RecipePlan, typed_settings
 
 
 def recipe_trials(plan: RecipePlan, folder: Path) -> list[Tuning[CellPlan]]:
     """Return the trials of every method in every case: each cell of the table has settings of its own."""
     options, builders = plan.options, {m: builder(plan.published.entry(m).builder) for m in plan.methods}
-    grids = typed_grids(options.tune, "--tune", builders, options.set)
+    items = [tried(item, "--tune") for item in options.tune]
+    grids = grids_of(items, builders, "--tune", fixed_settings(options.set))
     cells = [CellPlan(plan, n, m) for n, m in plan.cells if grids[m]]
     return [
         Tuning(
-            cell.with_options(**by_validation(options, cell.validation or VALIDATION)),
-            *(cell.method, plan.methods, grids[cell.method], 1, "grid", None),
-            folder / f"tune-case{cell.number}-{folder_name(cell.method)}",
+            cell.with_options(**by_validation(options.select, cell.validation or VALIDATION)),
+            cell.method,
+            cell.title,
+            {key: {text: text for text in values} for key, values in grids[cell.method].items()},  # as recipes take it
+            seeds=1,
+            sampler="grid",
+            trials=None,
+            folder=folder / f"tune-case{cell.number}-{folder_name(cell.method)}",
         )
         for cell in cells
     ]
@@ -33,4 +41,5 @@ def tuned_recipe(
 ) -> tuple[RecipePlan, list[str]]:
     """Choose the settings of every cell; return the plan with them, and what to say of it."""
     chosen, notes = chosen_settings(trials, output, trackers)
-    return replace(plan, tuned={t.plan.key: typed for t, typed in zip(trials, chosen, strict=True)}), notes
+    tuned = {t.plan.key: typed_settings(t.method, values) for t, values in zip(trials, chosen, strict=True)}
+    return replace(plan, tuned=tuned), notes

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ..algorithms.method import Kind
 
 DATA = "digits"  # what is trained on where nothing is said
+VALIDATION = 0.2  # of the training samples, where settings are chosen and no other part is given
 SMALLEST_IMAGE = 4  # pixels of a side, below which small-cnn pools everything away
 
 

@@ -10,9 +10,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ... import data
+from ... import algorithms, data
 from ...algorithms.settings import settings_of
-from ...algorithms.variation import builder_of, variation
+from ...algorithms.variation import variation
 from ...core.annotations import shown
 from ...core.custom import display_name, own_name
 from ...core.errors import UserError, did_you_mean
@@ -70,7 +70,7 @@ class ExperimentFile:
         """Yield the methods, each with all values of a sweep but those of settings that are ``kept`` as typed."""
         for method in self.methods:
             name, own = variation(method)
-            known = {k for k in settings_of(builder_of(name)) if not kept & {(name, k), ("", k)}}
+            known = {k for k in settings_of(algorithms.builder(name)) if not kept & {(name, k), ("", k)}}
             grid = {key: values for key, values in self._sweep(name).items() if key in known}
             for values in product(*grid.values()):
                 settings = [*own, *(f"{key}={value}" for key, value in zip(grid, values, strict=True))]

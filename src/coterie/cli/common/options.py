@@ -1,7 +1,6 @@
 """The options that several commands have. Each is typed once, as a field of the value that its commands get."""
 # ruff: noqa: RUF009 (option makes a field)
 
-import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -10,7 +9,8 @@ import typer
 
 from ...core.annotations import MOST
 from ...core.settings_file import SettingsFile, read_settings
-from ...study.presets import DATA, PRESETS
+from ...study.presets import DATA, PRESETS, VALIDATION
+from ...study.remarks import Remarks
 from ...training.settings import options
 from ...training.time_limit import TimeLimit
 from .fields import option, typed_options
@@ -22,7 +22,6 @@ else:  # Typer reads this type. What is no such name is refused later, in a sent
     ReadingName = str
 
 SEEDS, WORKERS = 10_000, 10_000  # the most of them, and of GPUs
-VALIDATION = 0.2  # of the training samples, where settings are chosen and nobody says
 DAY = 86_400.0  # seconds, the most that anything waits
 TOPOLOGY = f"that of the method; for {DATA}, {PRESETS[DATA].settings['topology']} unless it has another kind of graph"
 
@@ -179,7 +178,7 @@ class RecipeOptions(TrainingOptions):
 
 
 @dataclass(frozen=True)
-class Output:
+class Output(Remarks):
     """What is seen of runs while they train: progress or quiet, and who else is told of every round."""
 
     quiet: bool = option("No progress and no remarks: errors and results only.", "--quiet", "-q", default=False)
@@ -210,12 +209,3 @@ class Output:
     def flags(self) -> list[str]:
         """The options as they were typed."""
         return [f"--{f.name}" for f in fields(self) if getattr(self, f.name)]
-
-    def say(self, text: str) -> None:
-        """Print a remark that is no result."""
-        if not self.quiet:
-            print(text, file=sys.stderr)
-
-    def titled(self, name: str, number: int, of: int) -> str | bool:
-        """Return the title of the progress of one of several runs; False where no progress is shown."""
-        return not self.quiet and f"{name} ({number} of {of})"

@@ -23,13 +23,23 @@ def list_names(
     format: RowsFormat = "table",
 ) -> None:
     """Show the methods, data, partitions, topologies and models there are, or one of them in detail."""
-    from .columns import show_columns
-    from .methods import show_list, show_method
-    from .presets import show_presets
+    named = (what or "").lower()
+    if not named:
+        from .names import show_list
 
-    lists = {"": show_list, "presets": show_presets, "columns": show_columns}
-    found = lists.get((what or "").lower())
-    show_method(what or "", format) if found is None else found(format)
+        show_list(format)
+    elif named == "presets":
+        from .presets import show_presets
+
+        show_presets(format)
+    elif named == "columns":
+        from .columns import show_columns
+
+        show_columns(format)
+    else:
+        from .methods import show_method
+
+        show_method(what or "", format)
 
 
 def topology(

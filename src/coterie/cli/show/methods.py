@@ -1,68 +1,18 @@
-"""``coterie list``: what there is, taken from the tables the program itself uses."""
+"""``coterie list METHOD``: what a method is, and its settings."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from rich.table import Table
-from rich.text import Text
 
-from ... import data, models, topology
-from ...algorithms import BUILDERS, builder
+from ...algorithms import builder
 from ...algorithms.about import DIFFERS, REFERENCE, about, default
 from ...algorithms.settings import describe_settings
 from ...core.custom import display_name
-from ...data import PARTITIONS
-from ...data.partition import NATURAL
-from ...measure import BUILT_IN
-from ...models.losses import LOSSES
 from ...study.presets import DATA
-from ..common.console import plain_console, table, wide_console
+from ..common.console import table, wide_console
 from ..common.options import RunOptions
 from ..common.rows_format import for_programs, print_rows
-from ..kinds import BASELINE, UNEQUAL, method_kind
-from ..request import RunPlan
-
-PERSONAL = 18  # characters of a column, so that those of all groups are below each other
-OTHERS: dict[str, Iterable[str]] = {
-    "data": data.SOURCES,
-    "partitions": (*PARTITIONS, NATURAL),
-    "topologies": topology.BUILDERS,
-    "models": models.BUILDERS,
-    "losses": LOSSES,
-    "metrics": BUILT_IN,
-}
-GROUPS = (
-    "Personalized, between peers",
-    "Personalized, with a server",
-    "One model, between peers",
-    "One model, with a server",
-    UNEQUAL,
-    BASELINE,
-)
-
-
-def show_list(format: str) -> None:
-    """Print the methods by what they are, with their one-line descriptions, then the other names."""
-    if for_programs(format):
-        rows = [{"method": name, **method_kind(name)._asdict(), "what": about(b).what} for name, b in BUILDERS.items()]
-        print_rows(format, rows, {"methods": rows, **{kind: list(names) for kind, names in OTHERS.items()}})
-        return
-    console = plain_console()
-    for group in GROUPS:
-        console.print(f"Methods: {group}", style="bold")
-        made = table("name", "personal", "what it does")
-        for column, width in zip(made.columns, (max(map(len, BUILDERS)), PERSONAL), strict=False):
-            column.no_wrap, column.min_width = True, width
-        for name in (name for name in BUILDERS if method_kind(name).group == group):
-            made.add_row(name, method_kind(name).personal, about(BUILDERS[name]).what)
-        console.print(made)
-        console.print()
-    for kind, names in OTHERS.items():
-        console.print(Text.assemble((f"{kind}:", "bold"), f" {', '.join(names)}"))
-    console.print(
-        "One method with its update rule and its settings: coterie list METHOD, or module:function of your own; what "
-        "commands assume: coterie list presets; what tables show: coterie list columns"
-    )
+from ..common.typed_plan import typed_plan
 
 
 def show_method(name: str, format: str) -> None:
@@ -121,4 +71,5 @@ def settings_rows(name: str) -> list[dict[str, Any]]:
 
 def command_settings(name: str) -> dict[str, Any]:
     """Return the settings that ``coterie run`` takes where nothing is typed."""
-    return dict(RunPlan.of(RunOptions()).algorithm(name, [name]).settings)
+    (algorithm,) = typed_plan([name], RunOptions()).algorithms.values()
+    return dict(algorithm.settings)

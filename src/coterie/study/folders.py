@@ -1,6 +1,5 @@
-"""The folder of a command that makes several runs: a comparison, or those of a recipe."""
+"""The folder of several runs: a comparison, a tuning, or those of a recipe."""
 
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,22 +13,9 @@ from ..measure.compare import TARGET
 from ..report.collect import COMMAND, PLAN
 from ..store.folder import CONFIG, METRICS, UNBEGUN
 from ..store.lock import LOCK, sole_writer
-from .common.options import TrainingOptions
 
-NOT_REPEATED = ("--out", "--format", "--for")  # the folder exists by then; the others change no result
-NOT_REPEATED_FLAGS = ("--resume", "--quiet", "-q")
 # What there is before the first round of the first run: of all runs, and of one.
 BEFORE, OF_A_RUN = {COMMAND, PLAN, LOCK, f".{COMMAND}.tmp", f".{PLAN}.tmp"}, {CONFIG, LOCK, UNBEGUN}
-
-
-def folder_of_several(options: TrainingOptions, name: str, what: str) -> Path:
-    """Return the folder for the runs of one command; refuse one that exists, unless it is to be continued."""
-    if options.resume and options.out is None:
-        raise UserError(f"--resume needs to know which {what}: add --out FOLDER")
-    folder = options.out or fresh_folder(name)
-    if not options.resume:
-        check_free(folder)
-    return folder
 
 
 def fresh_folder(name: str) -> Path:
@@ -87,11 +73,6 @@ def _rounds(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_size for path in folder.glob(f"**/{METRICS}")}
 
 
-def typed_command() -> str:
-    """Return the command as it was typed, without what is of no use to repeat it."""
-    return shlex.join(["coterie", *repeating(sys.argv[1:])])
-
-
 def write_notes(folder: Path, notes: Sequence[str]) -> None:
     """Keep what is to be said beside the results, for whoever makes a page of them."""
     if notes:
@@ -107,18 +88,3 @@ def _clear(folder: Path) -> None:
             path.rmdir()
         elif path != folder / LOCK:
             path.unlink()
-
-
-def repeating(typed: Sequence[str]) -> list[str]:
-    """Return the words that do the same once more, in a folder of its own.
-
-    >>> repeating(["compare", "local", "fedavg", "--out", "a", "--resume", "--seeds", "2"])
-    ['compare', 'local', 'fedavg', '--seeds', '2']
-    """
-    words, given = [], iter(typed)
-    for word in given:
-        if word in NOT_REPEATED:
-            next(given, None)
-        elif word not in NOT_REPEATED_FLAGS and not word.startswith(tuple(f"{option}=" for option in NOT_REPEATED)):
-            words.append(word)
-    return words

@@ -3,18 +3,18 @@
 from functools import cache
 from typing import NamedTuple
 
-from .. import algorithms, models
-from ..algorithms.base import Problem, Program
-from ..algorithms.bind import bind
-from ..algorithms.method import facts
-from ..core.tensors import Tensors
-from ..models.model import Model, cross_entropy
-from ..training.first import everybodys
-from .common.options import RunOptions
-from .request import RunPlan
+from coterie import algorithms, models
+from coterie.algorithms.base import Problem, Program
+from coterie.algorithms.bind import bind
+from coterie.algorithms.method import facts
+from coterie.cli.common.options import RunOptions
+from coterie.cli.common.typed_plan import typed_plan
+from coterie.cli.show.names import BASELINE, UNEQUAL
+from coterie.core.tensors import Tensors
+from coterie.models.model import Model, cross_entropy
+from coterie.training.first import everybodys
 
 CLIENTS, ROUNDS = 12, 12  # enough for every method's own graph and stages
-BASELINE, UNEQUAL = "Not federated", "Clients of unequal capacity"
 
 
 class MethodKind(NamedTuple):
@@ -27,8 +27,7 @@ class MethodKind(NamedTuple):
 @cache
 def method_kind(name: str) -> MethodKind:
     """Bind a method to a small model, and read off its program what it is."""
-    plan = RunPlan.of(RunOptions(clients=CLIENTS, rounds=ROUNDS))
-    algorithm = plan.algorithm(name, [name])
+    (algorithm,) = typed_plan([name], RunOptions(clients=CLIENTS, rounds=ROUNDS)).algorithms.values()
     model = algorithm.adapt(_model())
     program = bind(algorithm, Problem(model, CLIENTS, ROUNDS, 0), False)
     personal = _personal(program, model)

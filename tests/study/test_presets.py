@@ -5,7 +5,7 @@ import pytest
 from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.method import Facts, facts
 from coterie.cli.common.options import RunOptions
-from coterie.cli.request import RunPlan
+from coterie.cli.common.typed_plan import typed_plan
 from coterie.core.errors import UserError
 from coterie.models.model import Model, cross_entropy
 from coterie.study.presets import PRESETS
@@ -21,7 +21,7 @@ NAMED = list(PRESETS)
 
 def chosen(data: str, method: str) -> Algorithm:
     """A file is read before anything is chosen, unless a partition is given."""
-    return RunPlan.of(RunOptions(data=data, partition="iid")).algorithm(method, [method])
+    return typed_plan([method], RunOptions(data=data, partition="iid")).algorithms[method]
 
 
 @pytest.mark.parametrize("data", NAMED)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import coterie as ct
-from coterie.cli.training.compare import ComparisonPlan
+from coterie.study.comparison import ComparisonPlan
 from helpers_cli import Cli
 from pages import Page
 
