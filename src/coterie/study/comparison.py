@@ -76,7 +76,7 @@ class ComparisonPlan:
         command: str | None = None,
         keep: Callable[[str, Run], object] = lambda method, run: None,
     ) -> Comparison:
-        """Train the runs and return what they come to; ``keep`` is told each; ``command``: what makes them again."""
+        """Train the runs and return what they come to; ``keep`` gets each; ``command``: what makes them again."""
         with self._writing(command):
             plan, notes = tuned_plan(self.plan, self.trials, output, trackers)
             if self.folder is not None:
@@ -86,9 +86,9 @@ class ComparisonPlan:
             for number, (name, (method, seed)) in enumerate(self.runs.items(), 1):
                 shown = output.titled(f"{method}, seed {seed}", number, len(self.runs))
                 place = None if self.folder is None else self.folder / name
-                told: dict[str, Any] = {"out": place, "progress": shown, "trackers": trackers}
+                own: dict[str, Any] = {"out": place, "progress": shown, "trackers": trackers}
                 ready = self.ready.pop(method, None) if seed == plan.first_seed else None
-                ready = plan.prepared(method, seed, **told) if ready is None else ready.having(**told)
+                ready = plan.prepared(method, seed, **own) if ready is None else ready.having(**own)
                 run = ready.run()
                 trained.setdefault(method, []).append(replace(without_models(run), tuned=tuned.get(method)))
                 keep(method, run)

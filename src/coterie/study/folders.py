@@ -74,7 +74,7 @@ def _rounds(folder: Path) -> dict[Path, int]:
 
 
 def write_notes(folder: Path, notes: Sequence[str]) -> None:
-    """Keep what is to be said beside the results, for whoever makes a page of them."""
+    """Keep what is to be said beside the results, for a page of them."""
     if notes:
         write_json(folder / PLAN, {**read_json(folder / PLAN, Plan), "notes": list(notes)})
 

@@ -193,7 +193,7 @@ class Tuning(Generic[P]):
         return self.seeds * (every if self.trials is None else min(every, self.trials))
 
     def _drop_models(self, place: int) -> None:
-        """Remove the models of a trial, which nobody deploys; its configuration and its rows stay."""
+        """Remove the models of a trial, which are not deployed; its configuration and its rows stay."""
         if self.folder is None:
             return
         for seed in range(self.first_seed, self.first_seed + self.seeds):

@@ -86,7 +86,7 @@ def _check_file(names: Sequence[str], filed: Mapping[str, Mapping[str, Any]], op
 
 
 def settings_from_file(options: RunOptions, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return what a file sets for each method of the command; all its tables are checked, whoever they are for."""
+    """Return what a file sets for each method of the command; all its tables are checked, those of other methods as well."""
     if options.settings is None:
         return {name: {} for name in names}
     found = algorithms.settings_in(options.settings, [name for name in names if is_own(name)], options.trust)
@@ -94,7 +94,7 @@ def settings_from_file(options: RunOptions, names: Sequence[str]) -> dict[str, d
 
 
 def file_text(methods: Mapping[str, PlannedMethod], options: RunOptions) -> list[str]:
-    """Return what to say of a file of settings: whose tables are used, and whose are not."""
+    """Return what to say of a file of settings: which of its tables are used, and which are not."""
     file = options.settings
     if file is None:
         return []

@@ -17,7 +17,7 @@ def choose_data_dir(
     folder: Annotated[Path | None, typer.Argument(help="The folder from now on; leave it out to see it.")] = None,
 ) -> None:
     """Choose once where data sets are, or show it."""
-    from .show import show_dir
+    from .sets import show_dir
 
     show_dir(folder)
 
@@ -46,7 +46,7 @@ def data_show(
 @data_sets.command(name="list")
 def data_list(data_dir: DataDir = None) -> None:
     """Show the data sets known by name, and which are there."""
-    from .show import show_data
+    from .sets import show_data
 
     show_data(data_dir)
 
@@ -61,6 +61,6 @@ def data_fetch(
     attempts: Annotated[int, typer.Option(help="How often to try again without a new byte.", min=1, max=SEEDS)] = 5,
 ) -> None:
     """Download data sets from their homes; an interrupted download is taken up by the next call."""
-    from .show import fetch_data
+    from .sets import fetch_data
 
     fetch_data(names, data_dir, timeout, attempts)

@@ -18,10 +18,10 @@ from ...core.spec import scaled
 from ...core.units import with_unit, words
 from ...report import html
 from ...report.library import compressed_library
+from ...study.follow import DAMAGED, FINISHED, RUNNING, STALLED, WAITING, Folder, Followed, Snapshot
 from ...track.progress import LineThrottle
 from ..common.console import plain_console, table
 from ..common.typed import INTERRUPTED
-from .follow import DAMAGED, FINISHED, RUNNING, STALLED, WAITING, Folder, Followed, Snapshot
 from .report import PAGE
 
 FRAME = 8  # lines around the rows of the table

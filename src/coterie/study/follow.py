@@ -8,15 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ...core.custom import folder_name
-from ...core.errors import UserError
-from ...core.schema import Config, Row
-from ...core.units import metrics_of
-from ...report.collect import COMPARISON, RECIPE, planned_runs
-from ...store import RunFolder
-from ...store.digests import DIGESTS
-from ...store.folder import CLIENTS, CONFIG, METRICS, SUMMARY
-from ...track.progress import LatestMeasures, Pace, clock
+from ..core.custom import folder_name
+from ..core.errors import UserError
+from ..core.schema import Config, Row
+from ..core.units import metrics_of
+from ..report.collect import COMPARISON, RECIPE, planned_runs
+from ..store import RunFolder
+from ..store.digests import DIGESTS
+from ..store.folder import CLIENTS, CONFIG, METRICS, SUMMARY
+from ..track.progress import LatestMeasures, Pace, clock
 
 WAITING, STARTING, RUNNING, STALLED, FINISHED = "waiting", "starting", "running", "stalled", "finished"
 DAMAGED = "damaged"
