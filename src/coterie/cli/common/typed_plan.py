@@ -86,7 +86,7 @@ def _check_file(names: Sequence[str], filed: Mapping[str, Mapping[str, Any]], op
 
 
 def settings_from_file(options: RunOptions, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return what a file sets for each method of the command; all its tables are checked, those of other methods as well."""
+    """Return what a file sets for each method of the command; the tables of other methods are checked as well."""
     if options.settings is None:
         return {name: {} for name in names}
     found = algorithms.settings_in(options.settings, [name for name in names if is_own(name)], options.trust)
