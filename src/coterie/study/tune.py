@@ -83,9 +83,9 @@ class TuneResult:
         return found
 
     def frame(self) -> "pandas.DataFrame":
-        """Return ``rows()`` as a DataFrame of pandas (coterie[tables]), by trial."""
+        """Return ``rows()`` as a DataFrame of pandas (coterie[tables]), by trial; what has no value is NaN."""
         pandas = frames("found.rows(), a list of dictionaries")
-        return pandas.DataFrame(self.rows()).set_index("trial")
+        return pandas.DataFrame(self.rows()).set_index("trial").astype({"score": float, "spread": float})
 
 
 @takes_options(TuneSettings)
