@@ -63,7 +63,7 @@ report-image: setup
 reproduce: setup
 	$(BIN)/python docs/generate/reproduce.py
 
-# After a name or a room was added: the lists in README.md and docs/{architecture,metrics,own-topology}.md.
+# After a name or a room was added: the lists in README.md, docs/{architecture,metrics,own-topology}.md and `coterie list`.
 lists: setup
 	$(BIN)/python docs/generate/lists.py
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
-from coterie.cli.console import plain_console, table
+from coterie.cli.common.console import plain_console, table
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from measure import LOSS_TOLERANCE, Result, machine, measure, measure_memory

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
         topology,
         track,
     )
-    from .cli.compared import Compared
-    from .cli.python import compare
     from .core.errors import UserError
     from .papers import recipes, theory
+    from .study.compare import compare
+    from .study.compared import Compared
+    from .study.tune import TuneResult, tune
     from .training.client import Client
     from .training.prepare import fit
     from .training.run import Run, load
@@ -41,6 +42,7 @@ __all__ = [
     "OutOfTime",
     "Run",
     "TimeLimit",
+    "TuneResult",
     "UserError",
     "algorithms",
     "compare",
@@ -58,12 +60,15 @@ __all__ = [
     "theory",
     "topology",
     "track",
+    "tune",
 ]
 
 _PACKAGES = {"recipes": "papers.recipes", "theory": "papers.theory"}  # that do not lie at the top
 _HOME = {
-    "Compared": "cli.compared",
-    "compare": "cli.python",
+    "Compared": "study.compared",
+    "compare": "study.compare",
+    "TuneResult": "study.tune",
+    "tune": "study.tune",
     "UserError": "core.errors",
     "Cluster": "training.settings",
     "fit": "training.prepare",

@@ -13,13 +13,13 @@ import coterie as ct
 from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.settings import settings_of
 from coterie.algorithms.used import RULES, check_used, default_settings
-from coterie.cli.options import RunOptions
-from coterie.cli.presets import PRESETS
-from coterie.cli.request import RunPlan, check_settings
+from coterie.cli.common.options import RunOptions
+from coterie.cli.common.typed_plan import typed_plan
 from coterie.core.errors import UserError
 from coterie.core.tensors import leaves
 from coterie.local.optimizers import Sgd
 from coterie.papers.recipes import load, names
+from coterie.study.presets import PRESETS
 from toys import experiment, net, ragged
 
 STAGED = ("flanc", "depthfl", "progfed")
@@ -336,7 +336,7 @@ def test_no_recipe_sets_what_changes_nothing() -> None:
 )
 def test_presets_give_way(method: str, wishes: RunOptions, left_out: str) -> None:
     """What a preset suggests and nobody typed is left out where it would be refused."""
-    algorithm = RunPlan.of(wishes).algorithm(method, [method])
+    algorithm = typed_plan([method], wishes).algorithms[method]
     check_used(algorithm)
     suggested = PRESETS["digits"].settings[left_out]
     assert algorithm.settings[left_out] != suggested
@@ -344,11 +344,12 @@ def test_presets_give_way(method: str, wishes: RunOptions, left_out: str) -> Non
 
 def test_beside_others_a_method_with_a_server_misses_nothing() -> None:
     """fedlmt has a topology, but none unless asked: what is missing between peers is not for it."""
-    plan, methods = RunPlan.of(RunOptions(drop_messages=0.2, offline=0.1, clients=4)), ["fedlmt", "dfedavg"]
-    runs = [plan.prepared(m, methods, 0) for m in methods]
+    options, methods = RunOptions(drop_messages=0.2, offline=0.1, clients=4), ["fedlmt", "dfedavg"]
+    plan = typed_plan(methods, options)
+    runs = [plan.prepared(m, 0) for m in methods]
     assert [tuple(run.settings.lost.values()) for run in runs] == [(0, 0), (0.2, 0.1)]
     with pytest.raises(UserError, match="has a server"):
-        plan.prepared("fedlmt", ["fedlmt"], 0)
+        typed_plan(["fedlmt"], options).prepared("fedlmt", 0)
 
 
 FIT: list[tuple[dict[str, Any], str]] = [
@@ -388,11 +389,11 @@ def test_options_of_the_commands_reach_a_method_or_are_refused(method: str) -> N
         options = RunOptions(**{flag: value})
         if needed not in known:
             with pytest.raises(UserError, match=f"leave --{flag.replace('_', '-')} out"):
-                check_settings([method], options)
+                typed_plan([method], options)
         elif flag == "topology":
-            assert RunPlan.of(options).algorithm(method, [method]).settings[flag] == value
+            assert typed_plan([method], options).algorithms[method].settings[flag] == value
         else:
-            check_settings([method], options)
+            typed_plan([method], options)
 
 
 @pytest.mark.parametrize("key", ["clip", "finetune_clip"])

@@ -13,9 +13,9 @@ import pytest
 
 import coterie as ct
 from coterie.algorithms import BUILDERS
-from coterie.cli.completion import complete_method, method_names
-from coterie.cli.options import RunOptions
-from coterie.cli.request import RunPlan
+from coterie.cli.common.completion import complete_method, method_names
+from coterie.cli.common.options import RunOptions
+from coterie.cli.common.typed_plan import typed_plan
 from coterie.measure.compare.columns import Cell, Spread
 from coterie.report.texts import ResultTable, csv_text
 from coterie.training.schedule import forecast
@@ -120,10 +120,9 @@ def test_what_a_dry_run_tells_is_what_the_run_comes_to(run_as_json: tuple[Path, 
 )
 def test_flops_and_bytes_are_counted_as_rounds_count_them(method: str) -> None:
     """SAM's second gradient, second models, submodels, directed graphs; one round of each."""
-    plan = RunPlan.of(
-        RunOptions(data="digits", clients=6, rounds=6, model="resnet8-bn:width=4", set=["batch_size=256", "epochs=1"])
-    )
-    e = plan.prepared(method, [method], 0).experiment
+    settings = ["batch_size=256", "epochs=1"]
+    options = RunOptions(data="digits", clients=6, rounds=6, model="resnet8-bn:width=4", set=settings)
+    e = typed_plan([method], options).prepared(method, 0).experiment
     told = forecast(e)
     r, state = e.round(0), e.start().state
     trained = e.program.train(state, r)

@@ -16,7 +16,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.algorithms.settings import settings_of
-from coterie.cli.options import Output, RunOptions, TrainingOptions
+from coterie.cli.common.options import Output, RunOptions, TrainingOptions
 from coterie.core.errors import UserError
 from entry_point import coterie
 

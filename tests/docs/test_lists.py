@@ -42,6 +42,10 @@ def test_the_lists_of_a_page_are_up_to_date(name: str) -> None:
     assert text.count("<!-- list: ") == len(lists.LIST.findall(text)) > 0
 
 
+def test_the_command_lists_what_there_is() -> None:
+    assert lists.NAMES_FILE.read_text(encoding="utf-8") == lists.listed(), "run `make lists`"
+
+
 def test_every_list_is_on_a_page() -> None:
     text = "".join((ROOT / name).read_text(encoding="utf-8") for name in lists.PAGES)
     assert {name for _, name, _ in lists.LIST.findall(text)} == lists.lists().keys()

@@ -24,6 +24,7 @@ FLOORS = (
     ("training",),
     ("cluster", "export", "net"),
     ("report",),
+    ("study",),
     ("cli",),
     ("papers",),
     ("__main__",),

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="peers need coterie[peers]")
 
-from coterie.cli import peer_run
+from coterie.cli.peer import run as peer_run
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.net.certificates.authority import Authority

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("cryptography", reason="peers need coterie[peers]")
 
 from coterie import algorithms, models
-from coterie.cli import peer_run
+from coterie.cli.peer import run as peer_run
 from coterie.core.errors import UserError
 from coterie.data import federate
 from coterie.net.certificates.authority import Authority

@@ -19,7 +19,7 @@ pytest.importorskip("aiohttp", reason="peers need coterie[peers]")
 
 import coterie as ct
 from coterie import net
-from coterie.cli.peer_status import show_status
+from coterie.cli.peer.status import show_status
 from coterie.core.checked_json import read_json
 from coterie.core.errors import FolderError, UserError
 from coterie.models.model import Model, cross_entropy

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typer.models import ArgumentInfo
 
 from coterie.cli.app import app
-from coterie.cli.fields import flag
+from coterie.cli.common.fields import flag
 
 
 class Typed(NamedTuple):

@@ -43,6 +43,7 @@ ROOMS = {
     "own_parts predict_files fetch bombs",
     "training": "first finetuned evaluation_interval predict newcomers saved_run selection sitting resume settings "
     "models_own memory limits arguments tune",
+    "study": "compare tune tune_python variations settings_file presets saved_run sitting watch",
 }
 
 

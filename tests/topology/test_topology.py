@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coterie import topology as tp
-from coterie.cli.topology import draw_png, show_topology
+from coterie.cli.show.topology import draw_png, show_topology
 from coterie.core.errors import UserError
 from coterie.core.spec import scaled
 

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 from ..core.errors import UserError
 from ..core.spec import counted, scaled
+from ..study.comparison import checked_runs
+from ..study.methods import check_different
 from ..training.schedule import Forecast, forecast
-from .console import table, wide_console
-from .options import RunOptions
-from .request import RunPlan, check_settings
-from .rows_format import for_programs, print_rows
-from .saved_run import saved_config
-from .train import checked_runs, said_before
-from .variations import variation
+from .common.console import table, wide_console
+from .common.options import RunOptions
+from .common.rows_format import for_programs, print_rows
+from .common.typed_plan import typed_plan
+from .training.saved import saved_config
 
 COUNTED = (
     "FLOPs: forward and backward passes of all clients; sent: over all links, both directions; memory: what all "
@@ -35,12 +35,10 @@ def show_costs(
         raise UserError(f"--dry-run is for methods, and {typed[0]} is a saved configuration: name its method")
     if tune:
         raise UserError("--dry-run does not count trials: leave --tune out")
-    methods = [variation(text).typed for text in typed]
-    check_settings(methods, options)
-    plan = RunPlan.of(options)
-    plan.check_different(methods, [plan.algorithm(m, methods) for m in methods])
-    runs, _ = checked_runs(plan, methods, {})
-    remark = said_before(plan, methods, runs[methods[0]])
+    plan = typed_plan(typed, options)
+    check_different(list(plan.methods.values()), plan.algorithms)
+    runs, _ = checked_runs(plan, {})
+    remark = plan.remark_on(next(iter(runs.values())))
     costs = [RunCost(method, forecast(run.experiment)) for method, run in runs.items()]
     if for_programs(format):
         print_rows(format, [_row(cost) for cost in costs])

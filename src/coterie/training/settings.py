@@ -85,7 +85,10 @@ def option(
 
 
 def types_of_options() -> Mapping[str, Any]:
-    """Return the types of torch and of the rooms that need it; options are checked when these are imported anyway."""
+    """Return the types of torch and of the rooms that need it; options are checked when these are imported anyway.
+
+    The last three are for modules of subclasses, which do not import what the annotations here name.
+    """
     import torch
 
     from ..measure.metric import MetricLike
@@ -95,7 +98,8 @@ def types_of_options() -> Mapping[str, Any]:
     from .time_limit import TimeLimit
 
     return {"torch": torch, "MetricLike": MetricLike, "Loss": Loss, "RunFolder": RunFolder, "Tracker": Tracker,
-            "Cluster": Cluster, "TimeLimit": TimeLimit}  # fmt: skip
+            "Cluster": Cluster, "TimeLimit": TimeLimit,
+            "Annotated": Annotated, "Example": Example, "Sequence": Sequence}  # fmt: skip
 
 
 @checked_class("class", subject="function fit", types=types_of_options)

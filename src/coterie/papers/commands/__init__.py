@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ...cli.options import SEEDS, Settings, TopologyText
-from ...cli.typed import Commands
+from ...cli.common.options import SEEDS, Settings, TopologyText
+from ...cli.common.typed import Commands
 from ...core.annotations import MOST
 from .recipe import group
 

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from ...algorithms import BUILDERS
 from ...algorithms.method import facts
-from ...cli.console import plain_console, table
+from ...cli.common.console import plain_console, table
 from ...core.annotations import MOST
 from ...core.errors import UserError
 from ...core.spec import whole_number

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from ...cli.fields import option, with_options
-from ...cli.options import SEEDS, VALIDATION, DryRun, Output, TrainingOptions, TuneTexts
-from ...cli.training_command import TrainingCommand
-from ...cli.typed import Commands
+from ...cli.common.fields import option, with_options
+from ...cli.common.options import SEEDS, DryRun, Output, TrainingOptions, TuneTexts
+from ...cli.common.training_command import TrainingCommand
+from ...cli.common.typed import Commands
+from ...study.presets import VALIDATION
 
 if TYPE_CHECKING:
     from ..recipes.reading import ReadingName

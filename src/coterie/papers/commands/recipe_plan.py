@@ -1,21 +1,23 @@
 """From what was typed to the runs of a recipe: which cases and methods, changed how, and what is reported of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from ...algorithms import builder
-from ...cli.grids import typed_grids
-from ...cli.options import VALIDATION, Output
-from ...cli.trials import Tuning, by_validation, chosen_settings
+from ...cli.common.options import Output
+from ...cli.common.typed_plan import fixed_settings, tried
 from ...core.arguments import accept
 from ...core.custom import folder_name
 from ...core.errors import UserError
 from ...core.schema import MeasureName, Select
 from ...data import Federation
 from ...measure.selection import LAST, PER_CLIENT
+from ...study.grids import grids_of
+from ...study.presets import VALIDATION
+from ...study.trials import Tuning, by_validation, chosen_settings
 from ...track import Tracker
 from ...training.prepare import Prepared, prepare
 from ...training.settings import RunSettings
@@ -199,21 +201,29 @@ class CellPlan:
         """Return the cell with other options."""
         return replace(self, plan=replace(self.plan, options=replace(self.options, **changed)))
 
-    def with_settings(self, typed: Sequence[str]) -> Self:
+    def with_settings(self, label: str, values: Mapping[str, Any]) -> Self:
         """Return the cell with settings that a trial has."""
-        return replace(self, plan=replace(self.plan, tuned={**self.plan.tuned, self.key: typed}))
+        tuned = {**self.plan.tuned, self.key: typed_settings(label, values)}
+        return replace(self, plan=replace(self.plan, tuned=tuned))
 
-    def titled(self, method: str) -> str:
-        """Return what the progress of a method is called."""
-        return f"case {self.number}, {method}"
+    @property
+    def title(self) -> str:
+        """What remarks call the cell."""
+        return f"case {self.number}, {self.method}"
 
-    def prepared(self, method: str, among: Sequence[str], seed: int, **chosen: Any) -> Prepared:
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """Whether runs go on, and until when."""
+        return {"resume": self.plan.options.resume, "time_limit": self.plan.options.for_}
+
+    @property
+    def known_settings(self) -> Mapping[str, Collection[str]]:
+        """The names of every method's settings."""
+        return {m: self.plan.published.entry(m).settings for m in self.plan.methods}
+
+    def prepared(self, label: str, seed: int, **chosen: Any) -> Prepared:
         """Return a run of the cell with this seed, checked and ready."""
-        return self.plan.prepared(self.number, method, seed, **chosen)
-
-    def has(self, method: str, key: str) -> bool:
-        """Return whether a method has a setting."""
-        return key in self.plan.published.entry(method).settings
+        return self.plan.prepared(self.number, label, seed, **chosen)
 
 
 def run_folder(number: int, method: str, seed: int) -> str:
@@ -221,16 +231,27 @@ def run_folder(number: int, method: str, seed: int) -> str:
     return f"case{number}-{folder_name(method)}-seed{seed}"
 
 
+def typed_settings(method: str, values: Mapping[str, Any]) -> list[str]:
+    """Return settings of a trial as a recipe takes changes of settings."""
+    return [f"{method}.{key}={text}" for key, text in values.items()]
+
+
 def recipe_trials(plan: RecipePlan, folder: Path) -> list[Tuning[CellPlan]]:
     """Return the trials of every method in every case: each cell of the table has settings of its own."""
     options, builders = plan.options, {m: builder(plan.published.entry(m).builder) for m in plan.methods}
-    grids = typed_grids(options.tune, "--tune", builders, options.set)
+    items = [tried(item, "--tune") for item in options.tune]
+    grids = grids_of(items, builders, "--tune", fixed_settings(options.set))
     cells = [CellPlan(plan, n, m) for n, m in plan.cells if grids[m]]
     return [
         Tuning(
-            cell.with_options(**by_validation(options, cell.validation or VALIDATION)),
-            *(cell.method, plan.methods, grids[cell.method], 1, "grid", None),
-            folder / f"tune-case{cell.number}-{folder_name(cell.method)}",
+            cell.with_options(**by_validation(options.select, cell.validation or VALIDATION)),
+            cell.method,
+            cell.title,
+            {key: {text: text for text in values} for key, values in grids[cell.method].items()},  # as recipes take it
+            seeds=1,
+            sampler="grid",
+            trials=None,
+            folder=folder / f"tune-case{cell.number}-{folder_name(cell.method)}",
         )
         for cell in cells
     ]
@@ -241,4 +262,5 @@ def tuned_recipe(
 ) -> tuple[RecipePlan, list[str]]:
     """Choose the settings of every cell; return the plan with them, and what to say of it."""
     chosen, notes = chosen_settings(trials, output, trackers)
-    return replace(plan, tuned={t.plan.key: typed for t, typed in zip(trials, chosen, strict=True)}), notes
+    tuned = {t.plan.key: typed_settings(t.method, values) for t, values in zip(trials, chosen, strict=True)}
+    return replace(plan, tuned=tuned), notes

@@ -5,24 +5,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...cli.console import wide_console
-from ...cli.data import draw_split, print_split, split_counts
+from ...cli.common.console import wide_console
+from ...cli.common.fields import flag
+from ...cli.common.folders import folder_of_several, typed_command
+from ...cli.common.interrupted import interruptible
+from ...cli.common.options import Output
+from ...cli.data.show import draw_split, print_split, split_counts
 from ...cli.dry_run import RunCost, print_costs
-from ...cli.fields import flag
-from ...cli.interrupted import interruptible
-from ...cli.options import Output
-from ...cli.report import leave_report
-from ...cli.several import folder_of_several, fresh_folder, plan_of, several_runs, typed_command, write_notes
-from ...cli.trials import Tuning
+from ...cli.results.report import leave_report
 from ...core.custom import display_name, is_own
 from ...core.errors import UserError
 from ...core.files import write_json
 from ...core.schema import Row
 from ...core.spec import counted, scaled
 from ...report.collect import RECIPE
+from ...study.folders import fresh_folder, plan_of, several_runs, write_notes
+from ...study.trials import Tuning
 from ...track import Tracker
-from ...training.schedule import forecast
 from ...training.prepare import Prepared
+from ...training.schedule import forecast
 from ..recipes import READINGS, Recipe, load
 from ..recipes.changes import Changes, add_own_methods, apply_changes, case_shortenings
 from ..recipes.costs import cost

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...cli.console import table, wide_console
+from ...cli.common.console import table, wide_console
 from ...core.errors import unknown
 from ...core.spec import scaled
 from ..recipes import Case, PublishedNumber, Recipe, RecipeMethod, load, names, papers, published_numbers

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ...algorithms import builder
 from ...algorithms.settings import parse_settings
-from ...cli.console import check_png, picture, plain_console, table
+from ...cli.common.console import check_png, picture, plain_console, table
 from ...core.errors import UserError
 from ..theory import Outcome, Sweep, examine, sweep
 from ..theory.theorems import CLIENTS, ROUNDS
