@@ -30,10 +30,11 @@ ROOT = Path(__file__).parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 # The tests that should notice a change in a room, without `test_`.
 ROOMS = {
-    "local": "local corrections momentum oracles oracles_personal one_sample exact_personal models modules",
+    "local": "local corrections momentum optimizers own_optimizers oracles oracles_personal one_sample exact_personal "
+    "models modules",
     "exchange": "robust channel gossip offline oracles unequal",
     "algorithms": "oracles oracles_papers oracles_personal baselines fedrod channel unequal depths corrections traffic "
-    "capacities finetuned robust methods settings laws",
+    "capacities finetuned robust methods settings pooled momentum server_optimizers constants laws",
     "measure": "measure metrics convergence paired gains selection assumptions answer newcomers work columns",
     "topology": "topology sparse gossip channel own_parts",
     "store": "store folders digests lock sitting saved_run resume cli_errors",
