@@ -43,7 +43,7 @@ ROOMS = {
     "data": "data sources sources_own transform tables text validation given_data targets inputs released spec pipes "
     "own_parts predict_files fetch bombs",
     "training": "first finetuned evaluation_interval predict newcomers saved_run selection sitting resume settings "
-    "models_own memory limits arguments tune",
+    "models_own memory limits arguments tune one_sample",
     "study": "compare tune tune_python variations settings_file presets saved_run sitting watch",
 }
 
