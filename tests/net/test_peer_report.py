@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 import coterie as ct
 from coterie.core.errors import UserError
@@ -24,7 +25,9 @@ from coterie.report.collect import collect
 from coterie.report.groups import setups
 from coterie.report.library import MISSING
 from coterie.report.record import Record
+from coterie.store.folder import RESAMPLED
 from coterie.store.pack import pack
+from coterie.store.safetensors import save_tensors
 from helpers_cli import Cli, reseal
 from local_peers import participants, run_together, write_log
 from pages import Element, Page
@@ -111,11 +114,12 @@ def test_and_its_summary_and_clients(folders: Folders) -> None:
 
 
 def test_a_member_with_many_test_samples_has_fewer_draws(copied: list[Path]) -> None:
-    own = json.loads((copied[0] / "clients.json").read_text())["resampled"]
-    change(copied[0] / "clients.json", resampled=[own[0][:400]])
+    own = load_file(copied[0] / RESAMPLED)["resampled"][:, :400].contiguous()
+    save_tensors(copied[0] / RESAMPLED, {"resampled": own})
+    reseal(copied[0])
     drawn = joined(*copied).client_summary["resampled"]
-    assert [len(each) for each in drawn] == [400] * 3
-    assert drawn[0] == own[0][:400]
+    assert [len(row) for row in drawn] == [400] * 3
+    assert drawn[0] == own[0].tolist()
 
 
 def test_rows_count_what_is_acknowledged_between_two_rounds() -> None:

@@ -14,7 +14,7 @@ from ..core.annotations import Example, PositiveInt
 from ..core.arguments import accept, checked, checked_class
 from ..core.clients import Clients
 from ..core.errors import UserError
-from ..core.frames import warn_without_frames
+from ..core.extras import warn_without_frames
 from ..data import Federation
 from ..models.model import Model
 from ..training.fit import takes_options

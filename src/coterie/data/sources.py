@@ -12,7 +12,7 @@ from ..core.annotations import PositiveInt
 from ..core.arguments import checked
 from ..core.custom import import_function, own_name
 from ..core.errors import UserError, unknown
-from ..core.schema_parts import SavedColumns
+from ..core.schema import SavedColumns
 from ..core.spec import Spec, bind, parameters, parse, spelled
 from .builtin import digits, synthetic
 from .custom import image_folder, npz

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..core.schema_parts import SavedColumns
+from ..core.schema import SavedColumns
 from ..data import Transform
 from ..models.model import answer
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from ..core.annotations import LARGEST
 from ..core.schema import (
     FINETUNED,
+    TRAIN_AFTER_MIX,
+    TRAIN_AFTER_TRAIN,
     VALIDATION,
     Config,
     MetricInfo,
@@ -19,7 +21,6 @@ from ..core.schema import (
     Summary,
     number,
 )
-from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
 from ..core.tensors import Tensors
 from ..core.units import metrics_of
 from ..data import Federation

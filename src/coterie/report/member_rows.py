@@ -10,8 +10,7 @@ import torch
 
 from .. import topology
 from ..core.errors import UserError
-from ..core.schema import FINETUNED, ClientSummary, MetricInfo, Row, number
-from ..core.schema_parts import Graph, PeerOrigin
+from ..core.schema import FINETUNED, ClientSummary, Graph, MetricInfo, PeerOrigin, Row, number
 from ..core.spec import parse
 from ..core.units import metrics_of
 from ..data.batches import Integers
@@ -136,6 +135,6 @@ def _graph(run: Record, origin: PeerOrigin, present: Sequence[int]) -> Graph | N
         graph = topology.build(text, len(origin["members"]), run.seed)
     except UserError:
         return None
-    found, place = graph_of(graph, graph(0 if graph.fixed else t), t), {old: new for new, old in enumerate(present)}
-    edges = [[place[j], place[i], w] for j, i, w in found["edges"] or () if j in place and i in place]
-    return {**found, "messages": len(edges), "edges": edges}
+    whole, place = graph_of(graph, graph(0 if graph.fixed else t), t), {old: new for new, old in enumerate(present)}
+    edges = [[place[j], place[i], w] for j, i, w in whole["edges"] or () if j in place and i in place]
+    return {**whole, "messages": len(edges), "edges": edges}

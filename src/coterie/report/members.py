@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.annotations import shown
 from ..core.errors import UserError
-from ..core.schema_parts import PeerOrigin
+from ..core.schema import PeerOrigin
 from ..measure import summarize
 from ..measure.selection import LAST, PER_CLIENT, rule_of
 from .member_rows import ends, joined_clients, joined_rows

@@ -8,7 +8,7 @@ from ..core.files import disk, write_json
 from ..core.schema import Config, Row
 from .checkpoint import Checkpoint
 from .digests import DIGESTS
-from .folder import CLIENTS, CONFIG, SUMMARY, RunFolder
+from .folder import CLIENTS, CONFIG, RESAMPLED, SUMMARY, RunFolder
 
 T = TypeVar("T")
 
@@ -35,7 +35,8 @@ class ExtendedFolder(RunFolder):
         """Return what was saved last, as any run does; from then on the run here is one that has not ended yet."""
         found = super().resumed(restored, warn, say)
         with disk(self.path):
-            for name in (SUMMARY, DIGESTS, CLIENTS):  # the summary first: as long as it is there, the run is complete
+            # The summary first: as long as it is there, the run is complete.
+            for name in (SUMMARY, DIGESTS, CLIENTS, RESAMPLED):
                 (self.path / name).unlink(missing_ok=True)
             write_json(self.path / CONFIG, self.config())
         return found

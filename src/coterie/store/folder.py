@@ -1,5 +1,6 @@
 """A run's folder: config.json, metrics.jsonl, summary.json, clients.json, digests.json, checkpoint/ and clients/.
 
+The bootstrap draws of clients.json are in resampled.safetensors: a hundred thousand numbers are no text.
 ``RunFolder`` is what is there; ``Writer`` adds to it while a run trains, so seldom that it hardly notices.
 """
 
@@ -10,28 +11,29 @@ from concurrent import futures
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from time import monotonic
-from typing import TypeVar
+from typing import TypeVar, cast
 
+import numpy as np
 import torch
 
-from ..core.checked_json import made_of, read_json, read_lines, read_rows
+from ..core.checked_json import check_table, made_of, read_json, read_lines, read_rows
 from ..core.errors import DamagedFileError, FolderError
 from ..core.files import append_line, digest, disk, json_text, text_digest, to_disk, write_json, write_text
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
-from ..core.units import client_metrics, summary_metrics
 from . import checkpoint as checkpoints
 from .checkpoint import Saved
 from .chosen import CHOSEN, drop_chosen
-from .client_problems import client_problems
 from .digests import DIGESTS, Digests
 from .lock import LOCK, sole_writer
 from .models import MODELS, write_models
+from .safetensors import save_tensors
 from .same_config import differences
 
 T = TypeVar("T")
 
 CONFIG, METRICS, SUMMARY, CLIENTS = "config.json", "metrics.jsonl", "summary.json", "clients.json"
+RESAMPLED = "resampled.safetensors"  # what clients.json would have under that key, as one tensor
 CHECKPOINT = "checkpoint"  # a folder in it
 INBOX, OUTBOX = "inbox", "outbox"  # those of a peer's messages
 LOG = "log.jsonl"  # a peer's; log.jsonl.1 is the one before it, and so on
@@ -149,7 +151,6 @@ class RunFolder:
 
     def summary(self) -> Summary:
         """Return what a finished run came to."""
-        read_json(self.path / SUMMARY, summary_metrics(self.config()))
         found = read_json(self.path / SUMMARY, Summary)
         self._check(SUMMARY)
         return found
@@ -177,10 +178,13 @@ class RunFolder:
             self._check(CLIENTS)
             return {}
         found = read_json(path, ClientSummary)
-        read_json(path, client_metrics(self.config()))
-        for problem in client_problems(found, self.config()):
-            raise DamagedFileError(path, problem)
+        check_table(path, "labels", found.get("labels") or ())
         self._check(CLIENTS)
+        if "resampled" in found:
+            raise FolderError(f"{path} is of an earlier form, with the draws inside: start the run again")
+        if (self.path / SUMMARY).exists() and RESAMPLED in (digests := Digests.of(self.path)).sha256:
+            draws = digests.tensors(self.path / RESAMPLED)["resampled"].tolist()
+            found["resampled"] = [[None if math.isnan(value) else value for value in row] for row in draws]
         return found
 
     def _check(self, name: str) -> None:
@@ -196,7 +200,11 @@ class RunFolder:
         ``common``: what all clients have the same.
         """
         sha256 = write_models(self.path, client_summary.get("names", ()), clients, common)
-        sha256[CLIENTS] = write_json(self.path / CLIENTS, client_summary, indent=None)
+        written = cast(ClientSummary, {k: v for k, v in client_summary.items() if k != "resampled"})
+        if "resampled" in client_summary:
+            draws = np.array(client_summary["resampled"], dtype=np.float32)  # a value that is None becomes NaN
+            sha256[RESAMPLED] = save_tensors(self.path / RESAMPLED, {"resampled": torch.from_numpy(draws)})
+        sha256[CLIENTS] = write_json(self.path / CLIENTS, written, indent=None)
         sha256 |= {name: digest(self.path / name) for name in (CONFIG, METRICS)}
         checkpoints.prune(self.path / CHECKPOINT, kept=1)  # nothing is left that could need the one before
         sha256[SUMMARY] = text_digest(json_text(summary))

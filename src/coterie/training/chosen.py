@@ -14,8 +14,7 @@ from torch import Tensor
 from ..core.clients import OnDemand
 from ..core.errors import UserError
 from ..core.files import disk
-from ..core.schema import VALIDATION, Config, Row
-from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
+from ..core.schema import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN, VALIDATION, Config, Row
 from ..core.tensors import Tensors, tree_map
 from ..core.units import metrics_of
 from ..data import Federation

@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.schema import ClientSummary
-from ..core.schema_parts import Graph
+from ..core.schema import ClientSummary, Graph
 from ..core.tensors import Tensors
 from ..core.tensors import entries as count
 from ..measure.rows import client_columns

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import UserError, unknown
-from ..core.frames import frames
+from ..core.extras import frames
 from ..core.schema import ClientSummary, Config, Row
 from ..core.units import client_names, metrics_of, of_clients
 

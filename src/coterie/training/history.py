@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..core.frames import frames
+from ..core.extras import frames
 from ..core.schema import Row
 
 if TYPE_CHECKING:

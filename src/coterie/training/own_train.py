@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import measure
-from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
+from ..core.schema import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
 from ..core.tensors import Tensors
 from ..data.batches import Integers
 from ..models.model import Model, products

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.errors import UserError
-from ..core.schema import Config, TargetKind
-from ..core.schema_parts import SavedColumns
+from ..core.schema import Config, SavedColumns, TargetKind
 from ..core.tensors import count, rows, tree_map
 from ..data import Transform
 from ..data.arrays import as_tensor, name_of

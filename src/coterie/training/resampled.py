@@ -32,9 +32,8 @@ def resampled(experiment: Experiment, clients: Sequence[Client]) -> ClientSummar
         kept.append(each[:, : metrics.widths[0]])
     # The same draws for every seed of a run: where the seeds have the same test samples, they are not more samples.
     values = resample(metrics.each[0], kept, seed=0)
-    found: ClientSummary = {
-        "resampled": [[finite(float(f"{value:.6g}")) for value in each] for each in values.tolist()]
-    }
+    single = np.asarray(values, dtype=np.float32)  # as their file holds them
+    found: ClientSummary = {"resampled": [[finite(value) for value in row] for row in single.tolist()]}
     if len(clients) < FEWEST and _right_or_wrong(metrics) and sum(sizes) <= NUMBERS:
         found["right"] = ["".join("01"[int(hit)] for hit in own[:, 0]) for own in kept]
     return found

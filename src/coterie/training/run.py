@@ -17,8 +17,7 @@ from ..core.checked_json import made_of
 from ..core.clients import Clients
 from ..core.custom import check_trusted, trust_options
 from ..core.errors import DamagedFileError, UserError
-from ..core.schema import ClientSummary, Config, Summary
-from ..core.schema_parts import Newcomers
+from ..core.schema import ClientSummary, Config, Newcomers, Summary
 from ..core.tensors import Tensors
 from ..core.units import metrics_of, personal_summary, with_unit, words
 from ..measure.selection import BEST_TEST, may_stop_early

@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple
 from ...core.errors import UserError
 from ...core.schema import (
     FINETUNED,
+    TRAIN_AFTER_MIX,
+    TRAIN_AFTER_TRAIN,
     ClientSummary,
     Config,
     MetricInfo,
@@ -17,7 +19,6 @@ from ...core.schema import (
     Summary,
     number,
 )
-from ...core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
 from ...core.schema_several import Tuned
 from ...core.spec import scaled
 from ...core.units import metrics_of, personal_summary, scale, unit, words, written
