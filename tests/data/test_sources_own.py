@@ -99,7 +99,7 @@ def test_tiny_imagenet_with_parts_missing(tiny: Path) -> None:
 
 def test_without_pillow(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    refuse("needs Pillow: pip install 'coterie[images]'", source="tiny-imagenet", data_dir=tiny)
+    refuse("needs PIL: run pip install 'coterie[images]'", source="tiny-imagenet", data_dir=tiny)
 
 
 # Folders of images

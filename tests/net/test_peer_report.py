@@ -23,7 +23,6 @@ from coterie.net.peer.peer import Peer
 from coterie.report import html
 from coterie.report.collect import collect
 from coterie.report.groups import setups
-from coterie.report.library import MISSING
 from coterie.report.record import Record
 from coterie.store.folder import RESAMPLED
 from coterie.store.pack import pack
@@ -222,7 +221,7 @@ def test_federations_that_share_a_name_alone_are_refused(copied: list[Path]) -> 
 
 
 def test_the_page_names_the_members(folders: Folders, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason=MISSING)
+    pytest.importorskip("plotly", reason="a report needs plotly")
     (tmp_path / "page.html").write_text(html([*folders.peers, *folders.alone]), encoding="utf-8")
     page = Page(tmp_path / "page.html")
     assert page.root.one("h1").text.strip() == "federation test, 3 clients: is dfedalt better than local?"
@@ -246,7 +245,7 @@ def leave_out(folder: Path, round: int) -> None:
 
 def test_the_page_tells_who_took_part(copied: list[Path], tmp_path: Path) -> None:
     """Of the third member there is no folder; the second was started again after its first round, and left out one."""
-    pytest.importorskip("plotly", reason=MISSING)
+    pytest.importorskip("plotly", reason="a report needs plotly")
     leave_out(copied[1], 1)
     write_log(copied[0], {1: ["site-1", "site-2"], 2: ["site-2"]})
     write_log(copied[1], {2: []}, begun=(1, 1))
@@ -273,7 +272,7 @@ def test_the_page_tells_who_took_part(copied: list[Path], tmp_path: Path) -> Non
 
 
 def test_without_logs_the_page_has_what_rows_tell(folders: Folders, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason=MISSING)
+    pytest.importorskip("plotly", reason="a report needs plotly")
     (tmp_path / "page.html").write_text(html(folders.peers), encoding="utf-8")
     page = Page(tmp_path / "page.html")
     (figure,) = page.charts["s1-attendance"]["views"].values()
@@ -282,7 +281,7 @@ def test_without_logs_the_page_has_what_rows_tell(folders: Folders, tmp_path: Pa
 
 
 def test_links_have_the_names_of_members(folders: Folders, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason=MISSING)
+    pytest.importorskip("plotly", reason="a report needs plotly")
     (tmp_path / "page.html").write_text(html(folders.peers), encoding="utf-8")
     (figure,) = Page(tmp_path / "page.html").charts["s1-topology"]["views"].values()
     links = [text for trace in figure["data"] for text in trace.get("text", ()) if "→" in text]

@@ -109,7 +109,7 @@ def in_python(hint: Any) -> str:
     """Say which values an annotation takes.
 
     >>> in_python(Range | None), in_python(Sequence[Literal["a", "b"]]), in_python(AnyCallable[[int], float])
-    ('a Range or none', 'a list of (a or b)', 'a function of 1 argument')
+    ('a Range or none', 'a list of (a or b)', 'a function')
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -119,8 +119,7 @@ def in_python(hint: Any) -> str:
     if plain_types(hint):
         return in_words(hint)
     if origin is AnyCallable:
-        count = "" if args[0] is ... else f" of {len(args[0])} argument{'s' * (len(args[0]) != 1)}"
-        return f"a function{count}"
+        return "a function"
     if inspect.isclass(origin) and issubclass(origin, Sequence):
         return f"a list of {' and '.join(f'({in_python(a)})' for a in args if a is not ...)}"
     name: str = getattr(origin or hint, "__name__", str(hint))

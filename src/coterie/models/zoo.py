@@ -4,7 +4,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -23,6 +23,7 @@ from .transformer import transformer_mlm
 from .vgg import vgg11_gn
 
 
+@runtime_checkable
 class Described(Protocol):
     """The facts that a model needs of its data; a Federation has them."""
 

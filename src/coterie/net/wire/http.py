@@ -6,12 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, get_args
 
-from ...core.errors import UserError
-
-try:
-    import aiohttp
-except ImportError as error:
-    raise UserError("peers need the package aiohttp: pip install 'coterie[peers]'") from error
+import aiohttp
 
 from .message import Header, Reason, Refused, shorten
 from .tls import reason
