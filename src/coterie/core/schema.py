@@ -397,6 +397,20 @@ class DigestFile(TypedDict):
     sha256: dict[str, str]
 
 
+def personal_column(metric: MetricInfo, protocol: str, part: str = "") -> str:
+    """Return the column of a metric of the clients' own models; ``part``: of its distribution, such as worst.
+
+    >>> personal_column(ACCURACY, "after_mix"), personal_column(ACCURACY, "after_mix", "p10")
+    ('personal_accuracy_after_mix', 'personal_accuracy_after_mix_p10')
+    """
+    return "_".join(filter(None, ("personal", metric["column"], protocol, part)))
+
+
+def global_column(metric: MetricInfo, part: str = "") -> str:
+    """Return the column of a metric of the one model that all agree on; ``part``: "local" is on each client's own."""
+    return "_".join(filter(None, ("global", metric["column"], part)))
+
+
 def number(row: Row, column: str) -> float | None:
     """Return the number of a column by its name, None where the round has not measured it."""
     found = row.get(column)

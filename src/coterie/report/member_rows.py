@@ -10,7 +10,7 @@ import torch
 
 from .. import topology
 from ..core.errors import UserError
-from ..core.schema import FINETUNED, ClientSummary, Graph, MetricInfo, PeerOrigin, Row, number
+from ..core.schema import FINETUNED, ClientSummary, Graph, MetricInfo, PeerOrigin, Row, number, personal_column
 from ..core.spec import parse
 from ..core.units import metrics_of
 from ..data.batches import Integers
@@ -33,7 +33,7 @@ def joined_rows(runs: Sequence[Record]) -> tuple[list[Row], Latest]:
     A member that was away in a round has kept its model, and counts with what that had when it was last measured.
     """
     metrics, sizes = metrics_of(runs[0].config), _samples(runs, "test_samples")
-    tuned = any(f"personal_{m['column']}_{FINETUNED}" in row for m in metrics for run in runs for row in run.history)
+    tuned = any(personal_column(m, FINETUNED) in row for m in metrics for run in runs for row in run.history)
     protocols = (*PROTOCOLS, *([FINETUNED] if tuned else []))
     latest: Latest = {(m["column"], protocol): [None] * len(runs) for m in metrics for protocol in protocols}
     history: list[Row] = []
@@ -52,7 +52,7 @@ def _measured(
     metric: MetricInfo, protocol: str, rows: Sequence[Row | None], latest: list[float | None], sizes: Integers
 ) -> Columns:
     """Note what a round has measured, and return its columns; none where it has measured nothing."""
-    name = f"personal_{metric['column']}_{protocol}"
+    name = personal_column(metric, protocol)
     new = {i: value for i, row in enumerate(rows) if row is not None and (value := _value(row, name)) is not None}
     for i, value in new.items():
         latest[i] = value
@@ -67,7 +67,7 @@ def ends(runs: Sequence[Record], latest: Latest) -> tuple[Latest, Columns]:
     found: Latest = {}
     for m in metrics_of(runs[0].config):
         for protocol in (protocol for column, protocol in latest if column == m["column"]):
-            values = [run.last(f"personal_{m['column']}_{protocol}") for run in runs]
+            values = [run.last(personal_column(m, protocol)) for run in runs]
             found[m["column"], protocol] = values
             known = [i for i, value in enumerate(values) if value is not None]
             columns |= metric_row(

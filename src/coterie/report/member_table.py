@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
-from ..core.schema import MetricInfo
+from ..core.schema import MetricInfo, personal_column
 from ..core.spec import scaled
 from ..core.units import digits, metrics_of, unit, words
 from ..measure.compare import Cell
@@ -77,7 +77,7 @@ def _samples(member: Attendance) -> Cell:
 
 
 def _measured(member: Attendance, metric: MetricInfo) -> Cell:
-    value = member.record.last(f"personal_{metric['column']}_after_mix")
+    value = member.record.last(personal_column(metric, "after_mix"))
     return ABSENT if value is None else Cell(value, digits(metric, value))
 
 
