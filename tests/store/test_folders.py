@@ -49,6 +49,11 @@ WRONG: dict[str, tuple[Any, str, str]] = {
         json.dumps({"graph": {**GRAPH, "stochastic": "x"}}),
         r"graph.stochastic does not fit \(Invalid enum value 'x'",
     ),
+    "a choice of several lines": (
+        MetricInfo,
+        json.dumps({**ACCURACY, "average": "x\n - at `$.name`"}),
+        r"average does not fit \(Invalid enum value 'x.n - at \$.name'\)",
+    ),
     "inside a union": (
         ClientSummary,
         json.dumps({"graph": {**GRAPH, "round": 0}}),

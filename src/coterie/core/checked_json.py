@@ -25,7 +25,7 @@ _TOKENS = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[\]{}]')
 # halves of characters, which no file can hold.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # msgspec's sentences: "Expected `int`, got `str` - at `$.runs[1]`", with [...] for the key of a dict
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `(?:key` in `)?\$\.?(?P<at>.*)`)?", re.DOTALL)
+_PLACE = re.compile(r"(.*) - at `(?:key` in `)?\$\.?([^`]*)`")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 
 
@@ -72,8 +72,8 @@ def _mistyped(value: Any, kind: Any) -> Misfit | None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        found = _PLACE.fullmatch(str(error))
-        at, what = (found["at"] or "", found["what"]) if found else ("", str(error))
+        place = _PLACE.fullmatch(str(error))
+        what, at = place.groups() if place else (str(error), "")
         if missing := _MISSING.fullmatch(what):
             return Misfit(f"{at}.{missing[1]}".lstrip("."), "is missing")
         return Misfit(at, f"does not fit ({_cut(what.replace('`', ''))})")
