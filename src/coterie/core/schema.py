@@ -406,9 +406,12 @@ def personal_column(metric: MetricInfo, protocol: str, part: str = "") -> str:
     return "_".join(filter(None, ("personal", metric["column"], protocol, part)))
 
 
-def global_column(metric: MetricInfo, part: str = "") -> str:
-    """Return the column of a metric of the one model that all agree on; ``part``: "local" is on each client's own."""
-    return "_".join(filter(None, ("global", metric["column"], part)))
+def global_column(metric: MetricInfo, by_client: bool = False) -> str:
+    """Return the column of a metric of the one model that all agree on.
+
+    It is over all test samples, or with ``by_client`` the mean over the clients, each on its own samples.
+    """
+    return f"global_{metric['column']}{'_local' * by_client}"
 
 
 def number(row: Row, column: str) -> float | None:

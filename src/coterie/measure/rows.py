@@ -104,7 +104,7 @@ def unmeasured(metrics: Sequence[MetricInfo], finetuned: bool, validated: bool) 
     protocols = (*PROTOCOLS, *([FINETUNED] if finetuned else []), *([VALIDATION] if validated else []))
     nobody = np.zeros(0, np.int64)
     found = {k: v for m in metrics for p in protocols for k, v in metric_row(m, p, None, nobody).items()}
-    return found | {k: None for m in metrics for k in (global_column(m), global_column(m, "local"))}
+    return found | {k: None for m in metrics for k in (global_column(m), global_column(m, by_client=True))}
 
 
 def joined(
@@ -176,7 +176,7 @@ def _metric_columns(
         for protocol, of_clients in values.items():
             found |= metric_row(info, protocol, of_clients[:, i], sizes[protocol])
         found[global_column(info)] = finite(together[i])
-        found[global_column(info, "local")] = distribution(info, each[:, i], sizes["after_mix"])[""]
+        found[global_column(info, by_client=True)] = distribution(info, each[:, i], sizes["after_mix"])[""]
     return found
 
 
@@ -222,7 +222,7 @@ def _metric(history: Sequence[Row], metric: MetricInfo, chosen: Row) -> dict[str
     more = [p for p in further if any(personal_column(metric, p) in row for row in history)]
     return {
         personal_column(metric, ""): {p: _over_rounds(history, metric, p, chosen) for p in (*PROTOCOLS, *more)},
-        **{k: _told(history, k, chosen) for k in (global_column(metric), global_column(metric, "local"))},
+        **{k: _told(history, k, chosen) for k in (global_column(metric), global_column(metric, by_client=True))},
     }
 
 
