@@ -98,7 +98,7 @@ def test_tiny_imagenet_with_parts_missing(tiny: Path) -> None:
 
 
 def test_without_pillow(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
     refuse("needs PIL: run pip install 'coterie[images]'", source="tiny-imagenet", data_dir=tiny)
 
 

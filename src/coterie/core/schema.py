@@ -41,6 +41,10 @@ class MetricInfo(TypedDict):
     percent: bool  # whether it is shown in %
 
 
+personal_column = "personal_{0[column]}_{1}".format
+"""The column of a metric of the clients' own models: ``personal_column(metric, "after_mix")``."""
+global_column = "global_{0[column]}".format
+"""The column of a metric of the one model that all agree on; with ``_local`` behind it, the mean over the clients."""
 ACCURACY = MetricInfo(name="accuracy", column="accuracy", higher_is_better=True, average="clients", percent=True)
 
 
@@ -395,23 +399,6 @@ class DigestFile(TypedDict):
     """digests.json: the hashes of the other files of a finished run, by their paths in its folder."""
 
     sha256: dict[str, str]
-
-
-def personal_column(metric: MetricInfo, protocol: str, part: str = "") -> str:
-    """Return the column of a metric of the clients' own models; ``part``: of its distribution, such as worst.
-
-    >>> personal_column(ACCURACY, "after_mix"), personal_column(ACCURACY, "after_mix", "p10")
-    ('personal_accuracy_after_mix', 'personal_accuracy_after_mix_p10')
-    """
-    return "_".join(filter(None, ("personal", metric["column"], protocol, part)))
-
-
-def global_column(metric: MetricInfo, by_client: bool = False) -> str:
-    """Return the column of a metric of the one model that all agree on.
-
-    It is over all test samples, or with ``by_client`` the mean over the clients, each on its own samples.
-    """
-    return f"global_{metric['column']}{'_local' * by_client}"
 
 
 def number(row: Row, column: str) -> float | None:

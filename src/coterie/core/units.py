@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .clients import client_name
-from .schema import ACCURACY, ClientSummary, Config, MetricInfo, MetricSummary, Summary, personal_column
+from .schema import ACCURACY, ClientSummary, Config, MetricInfo, MetricSummary, Summary
 
 _WORDS = {
     "balanced-accuracy": "balanced accuracy",
@@ -61,7 +61,7 @@ def with_unit(metric: MetricInfo, value: float) -> str:
 
 def personal_summary(summary: Summary, metric: MetricInfo) -> dict[str, MetricSummary | None]:
     """Return what a summary says of a personal metric, by protocol."""
-    found: Any = summary.get(personal_column(metric, ""))
+    found: Any = summary.get(f"personal_{metric['column']}")
     return found or {}
 
 

@@ -57,20 +57,15 @@ class ShardMeasures(NamedTuple):
 
 
 def metric_row(metric: MetricInfo, protocol: str, values: Tensor | None, sizes: Integers) -> Columns:
-    """Return the columns of a metric of the clients' own models; see ``distribution``."""
-    found = distribution(metric, values, sizes)
-    return {personal_column(metric, protocol, part): value for part, value in found.items()}
-
-
-def distribution(metric: MetricInfo, values: Tensor | None, sizes: Integers) -> Columns:
     """Return mean, spread, worst client and the bound of the worst tenth, over the clients that have a value.
 
     The weighted mean counts each as much as it has samples. ``sizes``: how many each client has. Who has some and no
     value is counted, where there are any.
     """
+    name = personal_column(metric, protocol)
     known = None if values is None else values[~values.isnan()]
     if values is None or known is None or not len(known):
-        found = dict.fromkeys(("", "std", "worst", "p10", "weighted"))
+        found = dict.fromkeys(name + end for end in ("", "_std", "_worst", "_p10", "_weighted"))
     else:
         mean, std = known.mean(), known.std(correction=0)
         weights = sizes[~values.isnan().numpy()]
@@ -80,14 +75,14 @@ def distribution(metric: MetricInfo, values: Tensor | None, sizes: Integers) -> 
             mean, std = weighted, (share @ (known - weighted).square()).sqrt()
         higher = metric["higher_is_better"]
         found = {
-            "": finite(mean),
-            "std": finite(std),
-            "worst": finite(known.min() if higher else known.max()),
-            "p10": finite(torch.quantile(known, 0.1 if higher else 0.9)),
-            "weighted": finite(weighted),
+            name: finite(mean),
+            f"{name}_std": finite(std),
+            f"{name}_worst": finite(known.min() if higher else known.max()),
+            f"{name}_p10": finite(torch.quantile(known, 0.1 if higher else 0.9)),
+            f"{name}_weighted": finite(weighted),
         }
     undefined = 0 if values is None else int((values.isnan() & torch.from_numpy(sizes > 0)).sum())
-    return found | ({"undefined": undefined} if undefined else {})
+    return found | ({f"{name}_undefined": undefined} if undefined else {})
 
 
 def finite(value: Tensor | float) -> float | None:
@@ -104,7 +99,7 @@ def unmeasured(metrics: Sequence[MetricInfo], finetuned: bool, validated: bool) 
     protocols = (*PROTOCOLS, *([FINETUNED] if finetuned else []), *([VALIDATION] if validated else []))
     nobody = np.zeros(0, np.int64)
     found = {k: v for m in metrics for p in protocols for k, v in metric_row(m, p, None, nobody).items()}
-    return found | {k: None for m in metrics for k in (global_column(m), global_column(m, by_client=True))}
+    return found | {k: None for m in metrics for k in (global_column(m), f"{global_column(m)}_local")}
 
 
 def joined(
@@ -175,8 +170,9 @@ def _metric_columns(
     for i, info in enumerate(metrics.infos):
         for protocol, of_clients in values.items():
             found |= metric_row(info, protocol, of_clients[:, i], sizes[protocol])
-        found[global_column(info)] = finite(together[i])
-        found[global_column(info, by_client=True)] = distribution(info, each[:, i], sizes["after_mix"])[""]
+        name = global_column(info)
+        found[name] = finite(together[i])
+        found[f"{name}_local"] = metric_row(info, "", each[:, i], sizes["after_mix"])[personal_column(info, "")]
     return found
 
 
@@ -221,8 +217,8 @@ def _metric(history: Sequence[Row], metric: MetricInfo, chosen: Row) -> dict[str
     further = (FINETUNED, VALIDATION, TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN)
     more = [p for p in further if any(personal_column(metric, p) in row for row in history)]
     return {
-        personal_column(metric, ""): {p: _over_rounds(history, metric, p, chosen) for p in (*PROTOCOLS, *more)},
-        **{k: _told(history, k, chosen) for k in (global_column(metric), global_column(metric, by_client=True))},
+        f"personal_{metric['column']}": {p: _over_rounds(history, metric, p, chosen) for p in (*PROTOCOLS, *more)},
+        **{k: _told(history, k, chosen) for k in (global_column(metric), f"{global_column(metric)}_local")},
     }
 
 
@@ -235,7 +231,7 @@ def _told(history: Sequence[Row], name: str, chosen: Row) -> float | None:
 def _over_rounds(rows: Sequence[Row], metric: MetricInfo, protocol: str, chosen: Row) -> MetricSummary | None:
     """Return a personal metric over the evaluated rounds; None where no client has a value."""
     name = personal_column(metric, protocol)
-    final, worst, std = (_told(rows, personal_column(metric, protocol, p), chosen) for p in ("", "worst", "std"))
+    final, worst, std = (_told(rows, k, chosen) for k in (name, f"{name}_worst", f"{name}_std"))
     if final is None or worst is None or std is None:
         return None
     means = [v for row in rows if (v := number(row, name)) is not None]
@@ -247,10 +243,10 @@ def _over_rounds(rows: Sequence[Row], metric: MetricInfo, protocol: str, chosen:
         "worst": worst,
         "std": std,
     }
-    if (weighted := _told(rows, personal_column(metric, protocol, "weighted"), chosen)) is not None:
+    if (weighted := _told(rows, f"{name}_weighted", chosen)) is not None:
         found["weighted"] = weighted
     evaluated = next(row for row in (chosen, *reversed(rows)) if number(row, name) is not None)
-    if undefined := number(evaluated, personal_column(metric, protocol, "undefined")):
+    if undefined := number(evaluated, f"{name}_undefined"):
         found["undefined"] = int(undefined)
     return found
 

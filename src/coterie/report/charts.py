@@ -84,7 +84,7 @@ def metric_measures(metric: MetricInfo) -> tuple[Measure, ...]:
     factor, of, name = scale(metric), unit(metric), words(metric)
     fields = {
         **{title: personal_column(metric, point) for point, title in POINTS.items()},
-        "worst client after aggregation": personal_column(metric, "after_mix", "worst"),
+        "worst client after aggregation": personal_column(metric, "after_mix_worst"),
         "global": global_column(metric),
     }
     return tuple(Measure(title, field, factor, of, axis=titled(name, of)) for title, field in fields.items())

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
@@ -207,15 +206,15 @@ def _metric_columns(methods: Sequence[MethodRuns], metric: MetricInfo, target: f
         return Column(POINTS[point], f"personal {name}", of, best, keep, means[point], cells)
 
     known = {key for m in methods for run in m.runs for key in personal_summary(run.summary, metric)}
-    tenth, mixed = f"{10 if higher else 90}th percentile", partial(personal_column, metric, "after_mix")
+    tenth, mixed = f"{10 if higher else 90}th percentile", personal_column(metric, "after_mix")
     return [
         point("after_mix", 10),
         point("after_train", 9),
         *([point(FINETUNED, 8)] if FINETUNED in known else []),
         *(point(train, 2) for train in (TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN) if train in known),
-        made("worst client", "after aggregation", 7, "worst", mixed("worst")),
-        made(tenth, "after aggregation", 3, "p10", mixed("p10")),
-        *([made("weighted", "after aggregation", -1, "weighted", mixed("weighted"))] if _unequal(methods) else []),
+        made("worst client", "after aggregation", 7, "worst", f"{mixed}_worst"),
+        made(tenth, "after aggregation", 3, "p10", f"{mixed}_p10"),
+        *([made("weighted", "after aggregation", -1, "weighted", f"{mixed}_weighted")] if _unequal(methods) else []),
         made("global", name, 4, "global", global_column(metric)),
         *(_further_column(methods, further) for further in metrics_of(methods[0].runs[0].config)[1:]),
         *_rounds_column(methods, metric, target, means["rounds"]),
@@ -264,7 +263,7 @@ def personal_cell(method: MethodRuns, point: str) -> Cell:
 def worst(method: MethodRuns) -> Cell:
     """Return the mean of each seed's worst: the worst of all seeds would fall with every seed that is added."""
     metric = method.metric
-    return Cell(None, "-") if metric is None else _last(method, personal_column(metric, "after_mix", "worst"), metric)
+    return Cell(None, "-") if metric is None else _last(method, personal_column(metric, "after_mix_worst"), metric)
 
 
 def sent(method: MethodRuns) -> Cell:

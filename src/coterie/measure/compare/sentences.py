@@ -101,7 +101,7 @@ def _undefined_on(method: MethodRuns, metric: MetricInfo) -> int:
     if any(mixed):
         return max(one.get("undefined", 0) for one in mixed if one is not None)
     # Without any value there is no summary, but the rows have counted the clients.
-    counted = any(run.last(personal_column(metric, "after_mix", "undefined")) for run in method.runs)
+    counted = any(run.last(personal_column(metric, "after_mix_undefined")) for run in method.runs)
     return EVERYBODY if counted else 0
 
 
