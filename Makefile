@@ -14,7 +14,7 @@ TASK := --data digits:renamed=4 --partition iid
 # Every second round is enough for its curves, and fedavg-ft fine-tunes for an evaluation, as long as for a round.
 DEMO := local fedavg fedavg-ft fedper dfedalt $(TASK) --seeds 3 --tune lr=0.02,0.05,0.1 --evaluate-every 2
 
-.PHONY: demo demo-peers papers test lint types docs report-image times lists browser bench-peers release-check lowest licenses mutants setup clean
+.PHONY: demo demo-peers papers test test-all test-hostile lint types docs report-image reproduce lists browser bench-peers release-check lowest licenses mutants setup clean
 
 demo: $(VENV)/.demo
 	$(BIN)/coterie compare $(DEMO)
@@ -29,8 +29,18 @@ papers: $(VENV)/.demo
 		--tune lr=0.02,0.1,0.3
 
 # Bytecode is kept, whatever the shell says: the tests start dozens of processes, and each would compile all of Coterie.
+PYTEST := PYTHONUTF8=1 PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive \
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 test: setup lint types
-	PYTHONUTF8=1 PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
+
+# Everything, the long forms of tests included (mark exhaustive): hours on two cores.
+test-all: setup lint types
+	$(PYTEST) -m ""
+
+# Kills, floods, fuzzed commands, damaged folders and hostile files (mark hostile), with their long forms: over an hour.
+test-hostile: setup
+	$(PYTEST) -m hostile
 
 lint: setup
 	$(BIN)/ruff check src tests bench notebooks docs
@@ -49,12 +59,11 @@ report-image: setup
 	$(BIN)/coterie compare $(DEMO) --out .venvs/demo
 	$(BIN)/python docs/generate/report_image.py .venvs/demo/report.html
 
-# After new runs were gathered for the evidence: how fast they were, and how long every table of the papers takes.
-times: setup
-	$(BIN)/python docs/evidence/measured_speeds.py
+# After new runs were gathered for the evidence: which tables of the papers were run.
+reproduce: setup
 	$(BIN)/python docs/generate/reproduce.py
 
-# After a name was added to a table of the package: the lists of names in README.md, docs/metrics.md and docs/own-topology.md.
+# After a name or a room was added: the lists in README.md, docs/{architecture,metrics,own-topology}.md and `coterie list`.
 lists: setup
 	$(BIN)/python docs/generate/lists.py
 

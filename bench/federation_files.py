@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from coterie.data import Federation, federate
 from coterie.net.certificates.authority import Authority
-from coterie.net.peer.outbox import Outbox
+from coterie.net.peer.outbox import Entry, Outbox
 from coterie.net.peer.peer import APPLIED, INBOX, OUTBOX
 
 LOG = "log.jsonl"  # in a member's folder
@@ -101,12 +101,13 @@ class FederationFiles:
         """All mass of push-sum: in the states, in the inboxes, and in the outboxes if it has not arrived."""
         total, last = Fraction(0), {}
         for name in self.names:
-            if not (
-                self.run(name) / "checkpoint"
-            ).exists():  # it never came: nobody has given it any, and it has its own
+            checkpoints = sorted((self.run(name) / "checkpoint").glob("*.safetensors"))
+            rounds = int(checkpoints[-1].stem.removeprefix("round-")) if checkpoints else 0
+            total -= self._unsaved(name, rounds)
+            if not checkpoints:  # nobody has given it any, and it began with its own
                 total, last = total + 1, last | {(name, other): (-1, -1) for other in self.names}
                 continue
-            tensors = load_file(sorted((self.run(name) / "checkpoint").glob("*.safetensors"))[-1])
+            tensors = load_file(checkpoints[-1])
             total += Fraction(tensors["mu"].item())
             last |= {(name, k): tuple(at) for k, at in zip(self.names, tensors[APPLIED].tolist(), strict=True)}
             for path in sorted((self.run(name) / INBOX).glob("transfer-*")):
@@ -116,12 +117,21 @@ class FederationFiles:
                     last[name, sender] = int(round), int(step)
         return total + sum(self._waiting(name, last) for name in self.names)
 
+    def _unsaved(self, name: str, rounds: int) -> Fraction:
+        """The mass that a member has handed over since it saved the state after so many rounds, which still has it."""
+        entries = self._entries(name).items()
+        return sum(
+            (Fraction(share.mass) for (at, _), e in entries if at >= rounds for share in e.shares.values()), Fraction(0)
+        )
+
+    def _entries(self, name: str) -> Mapping[tuple[int, int], Entry]:
+        """What is in a member's outbox, by round and step."""
+        outbox = self.run(name) / OUTBOX
+        return Outbox(outbox).entries if outbox.exists() else {}
+
     def _waiting(self, name: str, last: Mapping[tuple[str, str], tuple[int, ...]]) -> Fraction:
         """The mass that a member has sent and nobody has."""
-        if not (self.run(name) / OUTBOX).exists():
-            return Fraction(0)
-        entries = Outbox(self.run(name) / OUTBOX).entries
-        shares = [(at, to, share) for at, entry in entries.items() for to, share in entry.shares.items()]
+        shares = [(at, to, share) for at, entry in self._entries(name).items() for to, share in entry.shares.items()]
         return sum((Fraction(share.mass) for at, to, share in shares if at > last[to, name]), Fraction(0))
 
 

@@ -7,15 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import plain
 import work
 from coterie import fit, models
 from coterie.algorithms.base import Algorithm, Problem, Program, Round, Trained
-from coterie.bench import Workload, plain
-from coterie.bench.measure import mean_loss
-from coterie.bench.workloads import SEED, make_algorithm
-from coterie.core.tensors import Tensors
+from coterie.core.tensors import Integers, Tensors
 from coterie.data import Federation
-from coterie.data.batches import Integers
+from measure import mean_loss
+from workloads import SEED, Workload, make_algorithm
 
 Played = tuple[Tensors, str]
 """The server's model after the last round, and how clients were run."""

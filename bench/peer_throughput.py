@@ -53,12 +53,12 @@ class Member:
             me,
             {name: ("127.0.0.1", port) for name, port in ports.items()},
             ("127.0.0.1", ports[me]),
-            server_context(credentials(folder, me), lambda reason: None),
-            client_context(credentials(folder, me)),
-            self.inbox,
-            lambda: Beat(0, "waiting", time.time(), "bench"),
-            dict,
-            lambda event, **fields: None,
+            receiver=self.inbox,
+            beat=lambda: Beat(0, "waiting", time.time(), "bench"),
+            hello=dict,
+            on_event=lambda event, **fields: None,
+            server_tls=server_context(credentials(folder, me), lambda reason: None),
+            client_tls=client_context(credentials(folder, me)),
         )
         self.transport.start()
 

@@ -1,4 +1,4 @@
-"""Coterie beside Flower, pfl-research and FedJAX, on the workloads of ``coterie bench``.
+"""Coterie beside Flower, pfl-research and FedJAX, on the workloads of ``bench/speed.py``.
 
 Everybody gets the same samples, cohorts, settings and first weights as files, and plays them in fresh processes.
 """
@@ -18,14 +18,14 @@ from rich.console import Console
 
 import table
 import work
-from coterie.bench import Workload, find, machine
-from coterie.bench.workloads import make_cohorts, make_federation, make_model
 from coterie.core.errors import UserError, unknown
 from coterie.core.files import write_json
 from coterie.data import Federation
 from environments import HERE, UnavailableError, prepare
+from measure import machine
 from processes import play
 from sides import WARM_UP, Side
+from workloads import Workload, find, make_cohorts, make_federation, make_model
 
 Say = Callable[[str], None]
 Commands = Mapping[str, list[str | Path]]
@@ -142,7 +142,7 @@ def take_turns(
 def environment() -> dict[str, str]:
     """That of the caller, threads included, without telephoning home.
 
-    Idle OpenMP threads sleep soon, as with ``coterie bench``: spinning ones ruin every side on a busy machine.
+    Idle OpenMP threads sleep soon, as with ``bench/speed.py``: spinning ones ruin every side on a busy machine.
     """
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     spin = {} if "OMP_WAIT_POLICY" in os.environ else {"GOMP_SPINCOUNT": "1000"}

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from coterie.bench.measure import LOSS_TOLERANCE
+from measure import LOSS_TOLERANCE
 
 WARM_UP = 1  # rounds that are played and not counted: compilation, Ray's actors, fresh memory
 FIRST_LOSS_TOLERANCE = 1e-4  # of the larger one; the first weights are the same, frameworks round differently

@@ -7,9 +7,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coterie.bench import Workload, machine
-from coterie.bench.measure import LOSS_TOLERANCE
+from measure import LOSS_TOLERANCE, machine
 from sides import WARM_UP, Side
+from workloads import Workload
 
 Results = Mapping[Workload, Mapping[str, Side]]
 """By workload and name; coterie is one of the sides, and what the others are measured by."""

@@ -16,7 +16,7 @@ import torch
 import verdicts  # the rule of all pages, beside this script
 
 import coterie as ct
-from coterie.recipes import Recipe, load
+from coterie.papers.recipes import Recipe, load
 
 FIGURES = ("1a", "1b", "1c", "1d", "2a", "2b", "2c")
 OF_STEPS = ("1c", "1d", "2c")  # what the number of local steps does

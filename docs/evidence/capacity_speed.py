@@ -13,6 +13,7 @@ capacity_speed.md.
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +22,13 @@ from typing import Any, NamedTuple
 
 # Before torch starts its threads.
 os.environ["OMP_NUM_THREADS"] = "1"
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 import torch
 from torch import nn
 
 import coterie as ct
 from coterie.algorithms import Algorithm
-from coterie.bench import machine
 from coterie.data import Federation
 from coterie.engines import Serial
 from coterie.models.cost import cost
@@ -35,6 +36,7 @@ from coterie.models.model import Model, cross_entropy
 from coterie.submodels import narrow
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import select_engine
+from measure import machine
 
 RATES = (1.0, 0.75, 0.5)
 LIMIT = 1.2  # what unequal widths in one federation may cost above the groups alone

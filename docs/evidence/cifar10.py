@@ -9,8 +9,7 @@ configuration says: the table by data, model, clients and method (``TABLES`` in 
 fedlmt-t2-image, dfedsam-t1, dfedpgp-t1), and the name of its row by whatever is set otherwise than in the recipe, as in
 "fedavg, partition=dirichlet-reuse:0.3". A run that was interrupted is gathered with the rounds it has, and is
 compared with the published number only after 98 % of them. A run that is gathered again replaces its row. Published
-numbers come with the recipes. Without a folder the tables and the picture are made anew. ``measured_speeds.py`` then
-keeps how fast the machine was, for the times that ``coterie recipe list`` tells.
+numbers come with the recipes. Without a folder the tables and the picture are made anew.
 
     coterie recipe run dfedalt-t1 --case "cifar10 dirichlet:0.3" --methods fedrep,ditto --seeds 1 --precision bf16 \
         --evaluate-every 10 --out runs/cifar10
@@ -30,8 +29,8 @@ from typing import Any
 from cifar10_tables import HERE, SEED, TABLES, Table, drawn, kept, page
 
 from coterie.core.custom import display_name
-from coterie.recipes.metrics import comes_from_one_run, value
-from coterie.recipes.published import published_numbers
+from coterie.papers.recipes.metrics import comes_from_one_run, value
+from coterie.papers.recipes.published import published_numbers
 
 CURVES = {
     "after_mix": "personal_accuracy_after_mix",

@@ -14,9 +14,9 @@ import verdicts
 from cifar10_text import ABOUT, BETWEEN, CANDIDATES, CLAIMED, DIFFERS
 from matplotlib.figure import Figure
 
-from coterie.recipes import Recipe, load
-from coterie.recipes.metrics import POINTS, WHEN, comes_from_one_run
-from coterie.recipes.published import published_numbers
+from coterie.papers.recipes import Recipe, load
+from coterie.papers.recipes.metrics import POINTS, WHEN, comes_from_one_run
+from coterie.papers.recipes.published import published_numbers
 
 matplotlib.use("svg")
 matplotlib.rcParams["svg.hashsalt"] = "cifar10"  # the same runs make the same file

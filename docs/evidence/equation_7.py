@@ -17,10 +17,10 @@ from torch import Tensor, nn
 import coterie as ct
 from coterie.data import Federation, from_tensors
 from coterie.models.model import Model
-from coterie.theory import bounds
-from coterie.theory.mixing import contraction, phi
-from coterie.theory.quadratic import mean_output
-from coterie.theory.trajectory import run_trajectory
+from coterie.papers.theory import bounds
+from coterie.papers.theory.mixing import contraction, phi
+from coterie.papers.theory.quadratic import mean_output
+from coterie.papers.theory.trajectory import run_trajectory
 
 RADIUS, LR, ROUNDS, CLIENTS, DIM, SAMPLES = 5.0, 0.01, 400, 2, 200, 64
 NOISE2 = float(DIM)  # sigma_l^2

@@ -2,7 +2,7 @@
 
     python docs/evidence/gathering.py [--repeats 5] [--out docs/evidence]
 
-The workloads of ``coterie bench``, in turns: as they are, and with batches that are there already, the first one of
+The workloads of ``bench/speed.py``, in turns: as they are, and with batches that are there already, the first one of
 every shape again and again.
 
 W2 has so little to compute that samples which are there already, in the cache, make its products faster too, and not
@@ -13,6 +13,7 @@ and on samples that lie in order, as far away as those: what gathering takes bey
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,14 +24,15 @@ from unittest.mock import patch
 
 # As the commands have it, before torch starts its threads: those that spin while they wait ruin a busy machine.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.bench import machine
-from coterie.bench.workloads import CLASSES, SEED, WORKLOADS, Workload, make_algorithm, make_federation, make_model
 from coterie.data import batches
+from measure import machine
+from workloads import CLASSES, SEED, WORKLOADS, Workload, make_algorithm, make_federation, make_model
 
 ROUNDS = {"W1": 6, "W2": 60, "W3": 4}
 STEPS = 300

@@ -27,10 +27,11 @@ def child(clients: int) -> dict[str, Any]:
     import torch
 
     torch_loaded = time.perf_counter()
+    sys.path.append(str(Path(__file__).parents[2] / "bench"))
     import coterie as ct
-    from coterie.bench.measure import machine, resident_peak
     from coterie.core.tensors import size_in_bytes
     from coterie.data import Federation
+    from measure import machine, resident_peak
 
     torch.manual_seed(0)
     total = clients * STEPS * BATCH

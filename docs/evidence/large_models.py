@@ -7,14 +7,17 @@ saved. Steps are few, because memory does not depend on their number.
 """
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 import torch
 
 import coterie as ct
-from coterie.bench.measure import resident_peak
 from coterie.core.tensors import size_in_bytes
+from measure import resident_peak
 
 
 def federation(clients: int) -> ct.data.Federation:

@@ -17,6 +17,7 @@ Without a model: the works below, and overlap.json and overlap.md are written.
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,15 +29,16 @@ from unittest.mock import patch
 
 # As the commands have it, before torch starts its threads: those that spin while they wait ruin a busy machine.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 import torch
 
 import coterie as ct
-from coterie.bench import machine
 from coterie.core.tensors import size_in_bytes
 from coterie.data import Federation
 from coterie.store import RunFolder
 from coterie.training.experiment import Experiment
+from measure import machine
 
 LIMIT = 0.1  # of the training's time
 ABOUT = """# What evaluating and saving a run cost its training

@@ -14,8 +14,8 @@ from coterie.algorithms.base import Program
 from coterie.data import Federation
 from coterie.engines import Serial
 from coterie.models.model import Model, cross_entropy
-from coterie.recipes import Case, Recipe
-from coterie.recipes.sources import source
+from coterie.papers.recipes import Case, Recipe
+from coterie.papers.recipes.sources import source
 from coterie.training.experiment import Experiment
 from probe import probe_round
 

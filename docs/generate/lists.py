@@ -1,27 +1,32 @@
-"""The lists of names on hand-written pages, from the tables of the package.
+"""The lists of names and rooms on hand-written pages and in ``coterie list``, from the tables of the package.
 
 They stand between ``<!-- list: NAME -->`` and ``<!-- end -->``; all around them is written by hand. ``make lists``
 writes them after a name was added.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from functools import cache
 from inspect import Parameter, getdoc
 
+import rooms
 import tables
 from coterie import data, measure, models, topology
 from coterie.algorithms import BUILDERS
-from coterie.cli.kinds import method_kind
-from coterie.cli.listing import GROUPS
+from coterie.algorithms.about import about
+from coterie.cli.show.names import FILE, GROUPS, METHODS
 from coterie.core.choices import METRICS
 from coterie.core.spec import parameters
 from coterie.data.catalog import CATALOG
 from coterie.data.partition import NATURAL
 from coterie.local.parse import OPTIMIZERS
+from coterie.models.losses import LOSSES
+from kinds import method_kind
 
 ROOT = tables.EVIDENCE.parent.parent
-PAGES = ("README.md", "docs/metrics.md", "docs/own-topology.md")
+NAMES_FILE = ROOT / "src/coterie/cli/show" / FILE
+PAGES = ("README.md", "docs/architecture.md", "docs/metrics.md", "docs/own-topology.md")
 LIST = re.compile(r"(<!-- list: (.*?) -->).*?(<!-- end -->)", re.DOTALL)
 SUMS = {
     "doubly": "of rows and columns (doubly stochastic): the mean stays the same",
@@ -76,6 +81,21 @@ def table_of_topologies() -> str:
     return block(tables.table(["text", "options", "what it does", "sums of W that are 1"], rows))
 
 
+def listed() -> str:
+    """Return the file that ``coterie list`` prints."""
+    rows = [{"method": name, **method_kind(name)._asdict(), "what": about(b).what} for name, b in BUILDERS.items()]
+    others = {
+        "data": data.SOURCES,
+        "partitions": (*data.PARTITIONS, NATURAL),
+        "topologies": topology.BUILDERS,
+        "models": models.BUILDERS,
+        "losses": LOSSES,
+        "metrics": measure.BUILT_IN,
+    }
+    names = {METHODS: rows, **{kind: list(table) for kind, table in others.items()}}
+    return json.dumps(names, indent=1, ensure_ascii=False) + "\n"
+
+
 def block(text: str) -> str:
     """Return a text that stands in lines of its own."""
     return f"\n\n{text}\n\n"
@@ -89,6 +109,7 @@ def lists() -> dict[str, str]:
         **{f"methods, {group}": methods_of(group) for group in GROUPS},
         "table of metrics": table_of_metrics(),
         "table of topologies": table_of_topologies(),
+        "table of rooms": block(f"{rooms.table()}\n\n{rooms.exceptions()}"),
     }
 
 
@@ -101,3 +122,4 @@ if __name__ == "__main__":
     for name in PAGES:
         path = ROOT / name
         path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
+    NAMES_FILE.write_text(listed(), encoding="utf-8")

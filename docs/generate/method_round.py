@@ -16,8 +16,8 @@ from coterie import algorithms
 from coterie.algorithms.base import Trained
 from coterie.algorithms.settings import settings_of
 from coterie.algorithms.traffic import Traffic
-from coterie.cli.options import RunOptions
-from coterie.cli.request import RunPlan
+from coterie.cli.common.options import RunOptions
+from coterie.cli.common.typed_plan import typed_plan
 from coterie.core.tensors import Tensors
 from coterie.engines import Serial
 from coterie.models.model import Model, cross_entropy
@@ -87,10 +87,10 @@ def experiment(method: str) -> Experiment:
     served = neighbors is None and "participation" in known
     wanted += ["participation=0.5"] if served and "capacities" not in known else []
     wishes = RunOptions(model=MODEL, clients=CLIENTS, rounds=ROUNDS, set=wanted, topology=neighbors)
-    plan = RunPlan.of(wishes)
+    plan = typed_plan([method], wishes)
     federation = plan.federation(0)
-    model = Model(plan.module(federation, 0, [method]), cross_entropy)
-    return Experiment.of(model, federation, plan.algorithm(method, [method]), Serial(), 0, ROUNDS)
+    model = Model(plan.module(federation, 0), cross_entropy)
+    return Experiment.of(model, federation, plan.algorithms[method], Serial(), 0, ROUNDS)
 
 
 def graph(method: str, known: Mapping[str, Any]) -> str | None:

@@ -8,9 +8,9 @@ from coterie import algorithms
 from coterie.algorithms.about import About, default
 from coterie.algorithms.method import facts
 from coterie.algorithms.settings import describe_settings, settings_of
-from coterie.cli.listing import command_settings
-from coterie.cli.presets import DATA, PRESETS
-from coterie.cli.request import own_settings
+from coterie.cli.show.methods import command_settings
+from coterie.study.methods import own_settings
+from coterie.study.presets import DATA, PRESETS
 from docstrings import about, formula
 from drawing import picture
 from method_round import AT, CLIENTS, MODEL, MethodRound, graph, method_round

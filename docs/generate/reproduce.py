@@ -1,7 +1,7 @@
 """One line for every table and figure of the papers: the command, what it needs, and whether it was run.
 
-``python docs/generate/reproduce.py`` writes them into docs/reproduce.md, from the recipes, the measured speeds and the
-evidence; ``make times`` does so after it has taken over new speeds from the evidence.
+``python docs/generate/reproduce.py`` writes them into docs/reproduce.md, from the recipes and the evidence, and so does
+``make reproduce``.
 """
 
 import json
@@ -12,18 +12,16 @@ from posixpath import normpath
 from typing import Any
 
 import tried
-from coterie import recipes
 from coterie.algorithms import build
 from coterie.core.spec import scaled
 from coterie.data import Transform
-from coterie.recipes import Recipe
-from coterie.recipes.costs import cost
-from coterie.recipes.speeds import Platform
+from coterie.papers import recipes
+from coterie.papers.recipes import Recipe
+from coterie.papers.recipes.costs import cost
 from tables import EVIDENCE, table
 
 PAGE = EVIDENCE.parent / "reproduce.md"
 BEGIN, END = "<!-- made by docs/generate/reproduce.py -->\n", "\n<!-- end -->"
-H200 = Platform("NVIDIA H200", "bf16")
 COMPLETE = 0.98  # of the rounds: a run of which hardly any is missing counts
 _IMAGE_DEFAULTS = {field.name: field.default for field in fields(Transform)}
 # What a run has besides its settings that changes its models.
@@ -145,22 +143,18 @@ def line(item: str, name: str, done: Mapping[str, Any]) -> list[str]:
     """Return one table or figure that a recipe covers."""
     recipe = recipes.load(name)
     data = ", ".join(dict.fromkeys(case.data.partition(":")[0] for case in recipe.cases))
-    spent = cost(recipe, platform=H200)
-    if not recipe.trains:
-        needs, time = "nothing is trained", "-"
-    else:
-        time = "not measured" if not spent.seconds else spent.time()
-        needs = f"{scaled(spent.flops, 'FLOP')}, {recipe.seeds} seed{'s' if recipe.seeds > 1 else ''}"
-    more = " --precision bf16" if recipe.trains and spent.seconds else ""
+    needs = "nothing is trained"
+    if recipe.trains:
+        needs = f"{scaled(cost(recipe).flops, 'FLOP')}, {recipe.seeds} seed{'s' if recipe.seeds > 1 else ''}"
     data = "none" if not recipe.trains and not recipe.draws else data  # models alone are counted
-    return [item, f"`coterie recipe run {name}{more}`", data, needs, time, run_yet(name, done)]
+    return [item, f"`coterie recipe run {name}`", data, needs, run_yet(name, done)]
 
 
 def lines(paper: str) -> list[list[str]]:
     """Return all tables and figures of one paper, in order."""
     done = tried.load_attempts()
     rows = [line(item, name, done) for item, name in covered(paper)]
-    rows += [[item, "-", "-", why, "-", "-"] for (of, item), why in NO_EXPERIMENT.items() if of == paper]
+    rows += [[item, "-", "-", why, "-"] for (of, item), why in NO_EXPERIMENT.items() if of == paper]
     return sorted(rows, key=lambda row: _place(row[0]))
 
 
@@ -171,7 +165,7 @@ def _place(item: str) -> tuple[bool, int, str]:
 
 def everything() -> str:
     """Return one table per paper."""
-    columns = ["", "command", "data", "needs", f"time on {H200}", "run?"]
+    columns = ["", "command", "data", "needs", "run?"]
     parts = []
     for key, facts in recipes.papers().items():
         parts += [f"### {facts['number']}: {facts['title']}", table(columns, lines(key))]

@@ -4,7 +4,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from coterie import recipes
+from coterie.papers import recipes
 
 EVIDENCE = Path(__file__).parent.parent / "evidence"
 ACCURACIES = {

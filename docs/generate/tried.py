@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from coterie import recipes
+from coterie.papers import recipes
 from tables import EVIDENCE, table
 
 FULL, SMALLER, NEVER = STATES = ("at its size", "smaller", "never")

@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .core.extensions import EXTENSIONS
 from .core.openmp import keep_from_spinning
-from .training import render
 
 __version__ = "0.1.0"
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
         measure,
         method,
         models,
-        recipes,
         report,
         submodels,
-        theory,
         topology,
         track,
     )
-    from .cli.compared import Compared
-    from .cli.python import compare
     from .core.errors import UserError
+    from .papers import recipes, theory
+    from .study.compare import compare
+    from .study.compared import Compared
+    from .study.tune import TuneResult, tune
     from .training.client import Client
-    from .training.cluster import Cluster
-    from .training.fit import fit
+    from .training.prepare import fit
     from .training.run import Run, load
+    from .training.settings import Cluster
     from .training.time_limit import OutOfTime, TimeLimit
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "OutOfTime",
     "Run",
     "TimeLimit",
+    "TuneResult",
     "UserError",
     "algorithms",
     "compare",
@@ -59,14 +60,18 @@ __all__ = [
     "theory",
     "topology",
     "track",
+    "tune",
 ]
 
+_PACKAGES = {"recipes": "papers.recipes", "theory": "papers.theory"}  # that do not lie at the top
 _HOME = {
-    "Compared": "cli.compared",
-    "compare": "cli.python",
+    "Compared": "study.compared",
+    "compare": "study.compare",
+    "TuneResult": "study.tune",
+    "tune": "study.tune",
     "UserError": "core.errors",
-    "Cluster": "training.cluster",
-    "fit": "training.fit",
+    "Cluster": "training.settings",
+    "fit": "training.prepare",
     "Client": "training.client",
     "Run": "training.run",
     "load": "training.run",
@@ -81,7 +86,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
     if name in _HOME:
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return import_module(f".{name}", __name__)
+    return import_module(f".{_PACKAGES.get(name, name)}", __name__)
 
 
 def __dir__() -> list[str]:
@@ -89,6 +94,5 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-# A run shows itself by a report, which stands above it and takes a while to import.
-render.write = lambda runs, path: import_module(".report", __name__).write(runs, path)
-render.card = lambda run: import_module(".report.card", __name__).card(run)
+# The papers stand above the command line and the pages, which find their part by this name when they need it.
+EXTENSIONS.append(f"{__name__}.papers")

@@ -14,7 +14,7 @@ from coterie.core.errors import UserError
 from coterie.data.batches import Batches
 from coterie.engines import Serial, Vectorized
 from coterie.training.experiment import Experiment
-from coterie.training.forecast import forecast
+from coterie.training.schedule import forecast
 from toys import experiment, net, play, ragged
 
 SIZES, BATCH, K, ROUNDS = (5, 9, 4), 3, 4, 3

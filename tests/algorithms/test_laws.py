@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,11 +22,10 @@ from coterie.engines import Serial, Vectorized
 from coterie.measure import global_accuracy
 from coterie.measure.rows import metric_row
 from coterie.store import flatten, unflatten
-from coterie.training.experiment import Experiment
-from coterie.training.state import RunState
+from coterie.training.experiment import Experiment, RunState
 from law import TWICE as COMMON
 from laws import EQUAL, FIRST, METHODS, OF, REDUCTIONS, SIMPLE, build, kind_like, sides
-from same_numbers import ALL
+from samples import sampled
 from toys import experiment, models, net, play, ragged
 
 alg = ct.algorithms
@@ -50,7 +50,7 @@ def test_reductions(law: str, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("law", "kind"),
-    [(law, k) for i, law in enumerate(REDUCTIONS) for k in (KINDS if ALL else (KINDS[i % len(KINDS)],))],
+    sampled(product(REDUCTIONS, KINDS), [(law, KINDS[i % len(KINDS)]) for i, law in enumerate(REDUCTIONS)]),
 )
 def test_reductions_with_clients_side_by_side(law: str, kind: str) -> None:
     ends = (outcome(side, kind, Vectorized(2, exact=True), rounds=2) for side in sides(law))

@@ -228,7 +228,7 @@ def test_a_list_of_arguments_is_read() -> None:
 @pytest.mark.parametrize(
     ("file", "other", "word"),
     [
-        ("src/coterie/algorithms/dfedavg.py", "src/coterie/cli/grids.py", "grids"),
+        ("src/coterie/algorithms/dfedavg.py", "src/coterie/study/grids.py", "grids"),
         ("src/coterie/measure/metric.py", "tests/measure/test_metrics.py", "columns_cannot_have"),
     ],
 )

@@ -9,8 +9,7 @@ from torch import nn
 import coterie as ct
 from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
-from coterie.measure.compare.answer import answer
-from coterie.measure.compare.chance import Leads
+from coterie.measure.compare.answer import Leads, answer
 from coterie.measure.compare.gains import gains
 from gained import told
 from helpers_cli import Cli

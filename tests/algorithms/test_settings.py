@@ -2,6 +2,7 @@
 
 import hashlib
 from functools import cache
+from inspect import Parameter, signature
 from typing import Any
 
 import pytest
@@ -12,16 +13,17 @@ import coterie as ct
 from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.settings import settings_of
 from coterie.algorithms.used import RULES, check_used, default_settings
-from coterie.cli.options import RunOptions
-from coterie.cli.presets import PRESETS
-from coterie.cli.request import RunPlan, check_settings
+from coterie.cli.common.options import RunOptions
+from coterie.cli.common.typed_plan import typed_plan
 from coterie.core.errors import UserError
 from coterie.core.tensors import leaves
 from coterie.local.optimizers import Sgd
-from coterie.recipes import load, names
+from coterie.papers.recipes import load, names
+from coterie.study.presets import PRESETS
 from toys import experiment, net, ragged
 
 STAGED = ("flanc", "depthfl", "progfed")
+EMPTY = Parameter("topology", Parameter.KEYWORD_ONLY)  # of a method without a graph
 SIZES = (6, 3, 5)
 ROUNDS = 8  # of which ProgFed's second stage begins with the third
 
@@ -210,14 +212,14 @@ def plain() -> Sgd:
 IDLE: list[tuple[str, dict[str, Any], str]] = [
     ("fedavg", {"momentum": 0.0, "keep_optimizer_state": True}, "keep_optimizer_state"),
     ("fedavg", {"optimizer": "adam", "momentum": 0.5}, "momentum"),
-    ("fedavg", {"optimizer": "test_settings:plain", "weight_decay": 0.1}, "weight_decay"),
+    ("fedavg", {"optimizer": f"{__name__}:plain", "weight_decay": 0.1}, "weight_decay"),
     ("dfedalt", {"betas": (0.5, 0.9), "topology": "ring"}, "betas"),
     ("ditto", {"eps": 1e-3}, "eps"),
     ("fedbabu", {"optimizer": "adamw", "finetune_momentum": 0.5}, "finetune_momentum"),
     ("fedavg", {"micro_batch": 8, "batch_size": 8}, "micro_batch"),
     ("dfedavgm-p", {"schedule": "joint", "personal_optimizer": "adam"}, "personal_optimizer"),
     ("dfedalt", {"personal": "none", "personal_optimizer": "adam"}, "personal_optimizer"),
-    ("fedavg", {"optimizer": "test_settings:plain", "keep_optimizer_state": True}, "keep_optimizer_state"),
+    ("fedavg", {"optimizer": f"{__name__}:plain", "keep_optimizer_state": True}, "keep_optimizer_state"),
     ("scaffold", {"optimizer": "adam"}, "optimizer"),
     ("heterofl", {"capacities": "1-0.5", "optimizer": "adam", "keep_optimizer_state": True}, "keep_optimizer_state"),
     ("fedavg", {"server_optimizer": "adam", "outer_lr": 0.5}, "outer_lr"),
@@ -302,6 +304,18 @@ def test_a_setting_at_its_default_is_never_refused() -> None:
         check_used(ct.algorithms.build(method, **default_settings(method)))
 
 
+def test_default_participation_is_that_of_the_papers() -> None:
+    """A tenth of the clients with a server, nine of ten in FedAvg-P and Scaffold-P, and all of them between peers."""
+    parameters = {name: signature(builder).parameters for name, builder in BUILDERS.items()}
+    defaults = {name: known["participation"].default for name, known in parameters.items() if "participation" in known}
+    with_server = {
+        name for name in defaults if parameters[name].get("topology", EMPTY).default in (EMPTY.default, None)
+    }
+    assert {name for name, default in defaults.items() if default == 0.9} == {"fedavg-p", "scaffold-p"}
+    assert {name for name, default in defaults.items() if default == 1.0} == defaults.keys() - with_server
+    assert {name for name, default in defaults.items() if default == 0.1} == with_server - {"fedavg-p", "scaffold-p"}
+
+
 def test_no_recipe_sets_what_changes_nothing() -> None:
     for recipe in map(load, names()):
         for case in recipe.cases:
@@ -322,7 +336,7 @@ def test_no_recipe_sets_what_changes_nothing() -> None:
 )
 def test_presets_give_way(method: str, wishes: RunOptions, left_out: str) -> None:
     """What a preset suggests and nobody typed is left out where it would be refused."""
-    algorithm = RunPlan.of(wishes).algorithm(method, [method])
+    algorithm = typed_plan([method], wishes).algorithms[method]
     check_used(algorithm)
     suggested = PRESETS["digits"].settings[left_out]
     assert algorithm.settings[left_out] != suggested
@@ -330,11 +344,12 @@ def test_presets_give_way(method: str, wishes: RunOptions, left_out: str) -> Non
 
 def test_beside_others_a_method_with_a_server_misses_nothing() -> None:
     """fedlmt has a topology, but none unless asked: what is missing between peers is not for it."""
-    plan, methods = RunPlan.of(RunOptions(drop_messages=0.2, offline=0.1, clients=4)), ["fedlmt", "dfedavg"]
-    runs = [plan.prepared(m, methods, 0) for m in methods]
+    options, methods = RunOptions(drop_messages=0.2, offline=0.1, clients=4), ["fedlmt", "dfedavg"]
+    plan = typed_plan(methods, options)
+    runs = [plan.prepared(m, 0) for m in methods]
     assert [tuple(run.settings.lost.values()) for run in runs] == [(0, 0), (0.2, 0.1)]
     with pytest.raises(UserError, match="has a server"):
-        plan.prepared("fedlmt", ["fedlmt"], 0)
+        typed_plan(["fedlmt"], options).prepared("fedlmt", 0)
 
 
 FIT: list[tuple[dict[str, Any], str]] = [
@@ -374,11 +389,11 @@ def test_options_of_the_commands_reach_a_method_or_are_refused(method: str) -> N
         options = RunOptions(**{flag: value})
         if needed not in known:
             with pytest.raises(UserError, match=f"leave --{flag.replace('_', '-')} out"):
-                check_settings([method], options)
+                typed_plan([method], options)
         elif flag == "topology":
-            assert RunPlan.of(options).algorithm(method, [method]).settings[flag] == value
+            assert typed_plan([method], options).algorithms[method].settings[flag] == value
         else:
-            check_settings([method], options)
+            typed_plan([method], options)
 
 
 @pytest.mark.parametrize("key", ["clip", "finetune_clip"])

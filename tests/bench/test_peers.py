@@ -17,11 +17,11 @@ import sides
 import table
 import torch_model
 import work
-from coterie.bench import WORKLOADS
-from coterie.bench.workloads import make_model
+import workloads
 from coterie.core.errors import UserError
 from environments import HERE, UnavailableError, prepare
 from sides import Side
+from workloads import WORKLOADS, make_model
 
 # Two passes over one full batch: the order of the samples does not matter.
 TINY = replace(WORKLOADS["W2"], clients=6, cohort=3, samples=8, batch_size=None, epochs=2, rounds=2)
@@ -133,7 +133,7 @@ def test_a_failed_installation_says_why_in_one_sentence() -> None:
         environments.run("not installed", "/nowhere/python")
 
 
-@pytest.mark.parametrize("module", [environments, sides, work], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [environments, sides, work, workloads], ids=lambda m: m.__name__)
 def test_the_examples_are_true(module: ModuleType) -> None:
     tried = doctest.testmod(module)
     assert (tried.failed, tried.attempted > 0) == (0, True)

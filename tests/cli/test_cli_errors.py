@@ -83,8 +83,6 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         "compare fedlmt fedavg --drop-messages 0.2",
         ("fedlmt, fedavg", "participation", "--drop-messages"),
     ),
-    "silent": ("run dfedavg --silent 0.2", ("no --silent", "--drop-messages 0.2", "--quiet")),
-    "silent-compared": ("compare dfedavg local --silent=0.2", ("no --silent", "--drop-messages 0.2", "--quiet")),
     "silence-is-a-probability": ("run dfedavg --drop-messages 1.2", ("drop_messages=1.2", "between 0 and 1")),
     "bits": ("run dfedavg --set quantize=1", ("quantize=1", "between 2 and 16")),
     "a-width-above-one": ("run heterofl --capacities 1-1.5", ("rate=1.5", "at most 1")),

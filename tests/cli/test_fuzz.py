@@ -16,12 +16,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from coterie.training.experiment import Experiment
-from fuzzed import command_lines, commands
+from fuzzed import NUMBERS, SUITABLE, command_lines, commands
 from in_process import answer
 
-COUNT = int(os.environ.get("COTERIE_COMMAND_LINES", "60"))
 LONGEST = 20  # seconds that a command may take before its first round
 ADDRESSES = 6 * 2**30  # bytes that it may take: more is a mistake, which the machine must not feel
+
+
+STATM = Path("/proc/self/statm")
+pytestmark = pytest.mark.hostile
+tells_memory = pytest.mark.skipif(not STATM.exists(), reason="this system does not tell a process's memory")
 
 
 def stop(*arguments: object, **options: object) -> NoReturn:
@@ -47,7 +51,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     """No training, no network, no waiting, no folder of the user's."""
     monkeypatch.setattr(Experiment, "run_round", stop)
-    monkeypatch.setattr("coterie.cli.bench.measure", stop)
     monkeypatch.setattr(urllib.request, "urlopen", stop)
     monkeypatch.setattr(time, "sleep", stop)
 
@@ -57,7 +60,7 @@ def limited() -> Iterator[None]:
     """A command that hangs or takes all memory fails instead, where the system can tell."""
     resource = pytest.importorskip("resource", reason="this system limits no process")
     before = resource.getrlimit(resource.RLIMIT_AS)
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    taken = int(STATM.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
     def late(number: int, frame: Any) -> NoReturn:
         raise TimeoutError(f"no answer in {LONGEST} s")
@@ -73,23 +76,46 @@ def limited() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+def test_every_text_has_values_that_suit_it() -> None:
+    texts = {p.name for c in commands() for p in c.parameters if p.kind is not bool and p.kind not in NUMBERS}
+    assert texts - SUITABLE.keys() == set()
+
+
 def test_every_command_is_drawn_from() -> None:
     assert {" ".join(c.words) for c in commands()} >= {"run", "compare", "watch", "recipe run", "data fetch", "export"}
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is not told here")
+def drawn(count: int) -> settings:
+    """As many command lines, always the same."""
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@tells_memory
 @pytest.mark.usefixtures("harmless")
-@pytest.mark.timeout(5 * COUNT)
-@settings(
-    max_examples=COUNT,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@drawn(60)
 @given(words=command_lines())
 def test_any_command_line_ends_well(words: list[str], prepared: Path) -> None:
+    check_ends_well(words, prepared)
+
+
+@tells_memory
+@pytest.mark.exhaustive
+@pytest.mark.timeout(0)
+@pytest.mark.usefixtures("harmless")
+@drawn(500)
+@given(words=command_lines())
+def test_any_of_many_command_lines_ends_well(words: list[str], prepared: Path) -> None:
+    check_ends_well(words, prepared)
+
+
+def check_ends_well(words: list[str], prepared: Path) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         cwd = Path(shutil.copytree(prepared, Path(folder) / "a" / "b"))
         for name in ("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):

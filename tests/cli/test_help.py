@@ -12,16 +12,17 @@ import typer
 import methods as method_pages
 from coterie.algorithms import BUILDERS
 from coterie.algorithms.settings import settings_of
-from coterie.cli.kinds import BASELINE, UNEQUAL, method_kind
-from coterie.cli.listing import GROUPS, command_settings
-from coterie.cli.options import RunOptions
-from coterie.cli.presets import PRESETS
-from coterie.cli.request import RunPlan
+from coterie.cli.common.options import RunOptions
+from coterie.cli.common.typed_plan import typed_plan
+from coterie.cli.show.methods import command_settings
+from coterie.cli.show.names import BASELINE, GROUPS, UNEQUAL
 from coterie.measure.compare import Comparison, MethodRuns, RunData
+from coterie.study.presets import PRESETS
 from coterie.training.run import load
 from docstrings import about
 from helpers_cli import assert_same_run
 from in_process import answer
+from kinds import method_kind
 from published import images
 
 
@@ -53,15 +54,15 @@ def test_every_option_shows_its_default(command: str, wide: None, tmp_path: Path
 def test_the_defaults_that_are_shown_are_those_that_hold() -> None:
     """Of a run for which nothing is typed; what the help shows is compared with what the plan trains."""
     shown = {o.name: o.show_default for o in commands()["run"].params if o.param_type_name == "option"}
-    plan = RunPlan.of(RunOptions())
+    plan = typed_plan(["dfedalt"], RunOptions())
     fed = plan.federation(0)
     held = {
         "data": fed.origin["source"],
-        "model": plan.module(fed, 0, ["dfedalt"]).origin["name"],  # type: ignore[index]
+        "model": plan.module(fed, 0).origin["name"],  # type: ignore[index]
         "partition": fed.origin["partition"],
         "clients": fed.clients,
         "rounds": plan.rounds,
-        "topology": plan.algorithm("dfedalt", ["dfedalt"]).settings["topology"],
+        "topology": plan.algorithms["dfedalt"].settings["topology"],
     }
     assert {k: str(v) in shown[k] for k, v in held.items()} == dict.fromkeys(held, True)
     usual = {f.name: f.metadata["usual"] for f in RunOptions.__dataclass_fields__.values() if f.metadata.get("usual")}
@@ -131,10 +132,10 @@ def test_a_run_says_what_it_trains_before_it_begins(tmp_path: Path) -> None:
 def test_images_of_ones_own_get_a_convolutional_model(shape: tuple[int, ...], model: str, tmp_path: Path) -> None:
     x = images(24, *shape[:2], *shape[2:]) if len(shape) > 1 else np.random.default_rng(0).normal(size=(24, *shape))
     np.savez(tmp_path / "own.npz", x=x, y=np.arange(24) % 2)
-    plan = RunPlan.of(RunOptions(data=f"npz:{tmp_path / 'own.npz'}", clients=2))
+    plan = typed_plan(["fedavg"], RunOptions(data=f"npz:{tmp_path / 'own.npz'}", clients=2))
     fed = plan.federation(0)
-    assert plan.module(fed, 0, ["fedavg"]).origin["name"] == model  # type: ignore[index]
-    assert f"{model} with " in plan.remark(["fedavg"], fed)
+    assert plan.module(fed, 0).origin["name"] == model  # type: ignore[index]
+    assert f"{model} with " in plan.remark(fed)
 
 
 @pytest.mark.parametrize(

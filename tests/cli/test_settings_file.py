@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie.cli.options import RunOptions
-from coterie.cli.request import RunPlan, check_settings
+from coterie.cli.common.options import RunOptions
+from coterie.cli.common.typed_plan import typed_plan
 from coterie.core.errors import UserError
 from coterie.core.settings_file import read_settings, write_settings
 from helpers_cli import Cli, contents
@@ -25,8 +25,7 @@ def two(tmp_path: Path) -> Path:
 
 def settings(path: Path, method: str, *typed: str) -> dict[str, object]:
     options = RunOptions(settings=read_settings(path), set=list(typed))
-    check_settings([method], options)
-    return RunPlan.of(options).algorithm(method, [method]).settings
+    return typed_plan([method], options).algorithms[method].settings
 
 
 def test_a_table_reaches_its_method_and_what_is_typed_wins(two: Path) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.algorithms.settings import settings_of
-from coterie.cli.options import Output, RunOptions, TrainingOptions
+from coterie.cli.common.options import Output, RunOptions, TrainingOptions
 from coterie.core.errors import UserError
 from entry_point import coterie
 
@@ -233,7 +233,7 @@ class TestCommandLine:
     def test_version_and_help(self, capsys: Any, monkeypatch: Any) -> None:
         assert coterie(capsys, monkeypatch, "--version")[1] == f"coterie {ct.__version__}\n"
         out = coterie(capsys, monkeypatch, "--help")[1]
-        assert all(word in out for word in ("run", "compare", "list", "topology", "bench"))
+        assert all(word in out for word in ("run", "compare", "list", "topology", "capacity"))
 
 
 def test_commands_that_train_share_their_options() -> None:
@@ -256,9 +256,9 @@ def test_help_does_not_wait_for_torch() -> None:
 
 
 def test_what_a_pipe_cannot_show_is_replaced() -> None:
-    """As on Windows, where a pipe has 256 characters and none of those that draw a graph."""
+    """A pipe may have fewer characters than the title has, as on Windows."""
     command = [sys.executable, "-m", "coterie", "topology", "ring", "--clients", "4"]
-    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "cp1252"}, capture_output=True)
+    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert b"?" in done.stdout
     assert b"spectral gap" in done.stdout

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import UserError
-from coterie.training.search import combinations, search
+from coterie.study.search import combinations, search
 from helpers_cli import Cli, contents
 
 DATA = ("--data", "npz:own.npz", "--clients", "3", "--partition", "iid", "--model", "logreg")

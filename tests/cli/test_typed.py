@@ -106,7 +106,7 @@ def test_what_the_system_refuses_is_a_sentence(name: str, tmp_path: Path, monkey
     def fails(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr("coterie.cli.listing.show_list", fails)
+    monkeypatch.setattr("coterie.cli.show.names.show_list", fails)
     assert told in answer("list", cwd=tmp_path).sentence
 
 
@@ -114,7 +114,7 @@ def test_a_defect_of_ours_is_a_traceback(tmp_path: Path, monkeypatch: pytest.Mon
     def fails(format: str) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("coterie.cli.listing.show_list", fails)
+    monkeypatch.setattr("coterie.cli.show.names.show_list", fails)
     with pytest.raises(RuntimeError, match="a defect"):
         answer("list", cwd=tmp_path)
 
@@ -133,5 +133,5 @@ def test_an_interrupt_is_no_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def interrupted(format: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coterie.cli.listing.show_list", interrupted)
+    monkeypatch.setattr("coterie.cli.show.names.show_list", interrupted)
     assert answer("list", cwd=tmp_path) == (130, "", "\ninterrupted\n")

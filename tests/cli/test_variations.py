@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.comparing import ComparisonPlan
-from coterie.cli.options import RunOptions
-from coterie.cli.request import RunPlan
+from coterie.cli.common.options import RunOptions
+from coterie.cli.common.typed_plan import typed_plan
+from coterie.study.comparison import ComparisonPlan
 from helpers_cli import contents, rows
 from in_process import answer
 from pages import Page
@@ -92,9 +92,9 @@ def test_each_is_trained_as_if_it_were_alone(compared: tuple[Path, str]) -> None
 
 def test_what_is_typed_behind_a_name_comes_first() -> None:
     """Before --set, which comes before the preset; a list keeps its commas, and steps take the place of epochs."""
-    plan = RunPlan.of(RunOptions(set=["lr=0.5", "momentum=0.5", "dfedalt.clip=3"]))
-    among = ["dfedalt@lr=0.1,epochs=1,2", "dfedalt@steps=3", "fedavg"]
-    first, second, third = (plan.algorithm(m, among).settings for m in among)
+    methods = ["dfedalt@lr=0.1,epochs=1,2", "dfedalt@steps=3", "fedavg"]
+    plan = typed_plan(methods, RunOptions(set=["lr=0.5", "momentum=0.5", "dfedalt.clip=3"]))
+    first, second, third = (plan.algorithms[m].settings for m in methods)
     assert (first["lr"], first["momentum"], first["clip"], first["epochs"]) == (0.1, 0.5, 3.0, (1, 2))
     assert (second["lr"], second["steps"], second["epochs"], second["clip"]) == (0.5, 3, None, 3.0)
     assert (third["lr"], third["clip"]) == (0.5, 10.0)
@@ -103,8 +103,8 @@ def test_what_is_typed_behind_a_name_comes_first() -> None:
 def test_names_that_are_too_long_for_a_folder_are_told_apart() -> None:
     settings = "batch_size=16,epochs=1,lr=0.02,lr_decay=0.99,momentum=0.9,personal_epochs=1,personal_lr=0.02"
     methods = [f"dfedalt@{settings},weight_decay={value}" for value in ("0.0", "0.01")]
-    plan = RunPlan.of(RunOptions(data="synthetic:size=400,classes=4", clients=3, rounds=1))
-    runs = ComparisonPlan.of(plan, methods, 1, None, None).runs
+    plan = typed_plan(methods, RunOptions(data="synthetic:size=400,classes=4", clients=3, rounds=1))
+    runs = ComparisonPlan.of(plan, 1, None, None).runs
     assert [method for method, _ in runs.values()] == methods
     assert all(len(name) <= 100 + len("-seed0") for name in runs)
 

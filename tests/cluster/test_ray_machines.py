@@ -124,6 +124,7 @@ def until(condition: Callable[[], bool], driver: subprocess.Popen[str]) -> None:
     pytest.fail("the driver did not come so far")
 
 
+@pytest.mark.hostile
 def test_a_run_on_two_machines_outlives_one_of_them(machines: Machines, tmp_path: Path) -> None:
     """It ends with the models that one machine comes to."""
     where = ("--engine", "ray", "--ray-address", machines.address, "--workers", "2", "--out", "two")

@@ -17,8 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, rows
 from coterie.engines import Serial, Vectorized, base
 from coterie.measure.rows import joined
-from coterie.training.experiment import Experiment
-from coterie.training.state import RunState
+from coterie.training.experiment import Experiment, RunState
 from laws import METHODS, build, kind_like
 from shards import SHARD_OF, answered, assert_close, close, conduct, put_together, shards_of
 from toys import experiment, net, ragged

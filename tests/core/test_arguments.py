@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import coterie as ct
 from coterie.core.annotations import Example, PositiveInt, Range
 from coterie.core.arguments import accept, checked, checked_class
-from coterie.recipes import Changes
+from coterie.papers.recipes import Changes
 from coterie.training.client import Client
 
 X, Y = torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
@@ -33,13 +33,12 @@ GRAPH_FACTS = ("degree", "degrees", "diameter", "edges", "in_neighbors", "spectr
 CALLS: dict[str, dict[str, Any]] = {
     "algorithms.build": {"name": "fedavg"},
     "algorithms.builder": {"name": "fedavg"},
-    "cli.python.compare": {"methods": ["local"], "rounds": 1, "progress": False},
     "data.federation.Federation": {"x": X, "y": Y, "test_x": X, "test_y": Y, "train": ROWS, "test": ROWS, "classes": 2},
     "data.frames.from_csv": {"path": "nowhere", "target": "y"},
     "data.frames.from_frame": {"frame": FRAME, "target": "y"},
     "data.frames.from_huggingface": {"path": "nowhere", "target": "y"},
     "data.frames.from_parquet": {"path": "nowhere", "target": "y"},
-    "data.given.from_tensors": {"train": [(X, Y)], "test": [(X, Y)]},
+    "data.federation.from_tensors": {"train": [(X, Y)], "test": [(X, Y)]},
     "data.sources.federate": {"source": "synthetic"},
     "data.tables.TableOptions": {"target": "y"},
     "data.transform.Transform": {"mean": (0.5,), "std": (0.5,)},
@@ -52,18 +51,20 @@ CALLS: dict[str, dict[str, Any]] = {
     "measure.metric.Metric": {"name": "error", "each": torch.sub, "value": torch.mean},
     "measure.metric.metric": {"function": torch.dist},
     "models.zoo.build": {"name": "mlp", "classes": 2},
-    "recipes.changes.Changes": {},
-    "recipes.changes.apply_changes": {"recipe": RECIPE, "changes": Changes()},
-    "recipes.published.published_numbers": {},
-    "recipes.recipe.load": {"name": "dfedalt-t1"},
-    "recipes.recipe.names": {},
-    "recipes.recipe.papers": {},
+    "papers.recipes.changes.Changes": {},
+    "papers.recipes.changes.apply_changes": {"recipe": RECIPE, "changes": Changes()},
+    "papers.recipes.published.published_numbers": {},
+    "papers.recipes.recipe.load": {"name": "dfedalt-t1"},
+    "papers.recipes.recipe.names": {},
+    "papers.recipes.recipe.papers": {},
     "report.write": {"runs": ["nowhere"], "path": "x.html"},
+    "study.compare.compare": {"methods": ["local"], "rounds": 1, "progress": False},
+    "study.tune.tune": {"method": "local", "grid": {"lr": [0.1]}, "trials": 1, "rounds": 1, "progress": False},
     "submodels.lowrank.factor_pairs": {"module": NET},
     "submodels.lowrank.factorize": {"module": NET, "rank_ratio": 0.5},
     "submodels.lowrank.recover": {"module": NET},
     "submodels.width.narrow": {"module": NET, "rate": 0.5},
-    "theory.examine": {"method": "dfedsam"},
+    "papers.theory.examine": {"method": "dfedsam"},
     "topology.draws.clique": {"n": 4, "size": 2},
     "topology.draws.random": {"n": 4, "k": 2},
     "topology.draws.random_pull": {"n": 4, "k": 2},
@@ -79,8 +80,8 @@ CALLS: dict[str, dict[str, Any]] = {
         "weight_stays_with": "receiver",
         "rng": np.random.default_rng(0),
     },
-    "training.cluster.Cluster": {},
-    "training.fit.fit": {"model": NET, "federation": FED, "algorithm": ct.algorithms.fedavg(), "rounds": 1},
+    "training.settings.Cluster": {},
+    "training.prepare.fit": {"model": NET, "federation": FED, "algorithm": ct.algorithms.fedavg(), "rounds": 1},
     "training.run.load": {"path": "nowhere"},
     "training.time_limit.TimeLimit": {"time": "1m"},
     "track.tensorboard.TensorBoard": {},
@@ -89,9 +90,11 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 # What Coterie makes and people read, or a method's author builds on: nobody is expected to call it.
 HANDED_OUT = re.compile(
-    r"algorithms\.base\.Algorithm|algorithms\.options\..*|core\.(errors|schema)\..*|recipes\.(reading|recipe)\.[A-Z].*"
-    r"|recipes\.published\.PublishedNumber|submodels\.width\.Cut|theory\.outcome\.Outcome|training\.run\.Run|training\.client\.Client"
-    r"|training\.predict\.Predictor|training\.time_limit\.OutOfTime|export\.personalize\.Personalized|cli\.compared\.Compared"
+    r"algorithms\.base\.Algorithm|algorithms\.options\..*|core\.(errors|schema)\..*"
+    r"|papers\.recipes\.(reading|recipe)\.[A-Z].*|papers\.recipes\.published\.PublishedNumber"
+    r"|papers\.theory\.outcome\.Outcome|submodels\.width\.Cut|training\.run\.Run"
+    r"|training\.client\.(Client|Predictor)"
+    r"|training\.time_limit\.OutOfTime|export\.personalize\.Personalized|study\.(compared\.Compared|tune\.TuneResult)"
 )
 HOSTILE = [None, object(), b"x", [object()], 1j, {"a": 1}, slice(3)]
 
@@ -106,7 +109,7 @@ def documented() -> Iterator[str]:
             if not isinstance(found, types.ModuleType):
                 yield name
                 continue
-            room = import_module(f"coterie.{name.split('.')[0]}")
+            room = import_module(f"coterie.{re.match(r'papers[.][a-z]+|[a-z]+', name)[0]}")  # type: ignore[index]
             for member in members.split(", ") if members else room.__all__:
                 if getattr(getattr(room, member), "__module__", None) == f"coterie.{name}":
                     yield f"{name}.{member}"
@@ -204,7 +207,7 @@ def test_what_people_type_by_mistake_is_refused_in_one_sentence(argument: str, t
     assert sorted(FIT) == sorted(name for name, _ in arguments(ct.fit))
     for value in FIT[argument]:
         with pytest.raises(ct.UserError) as refused:
-            ct.fit(**{**CALLS["training.fit.fit"], "progress": False, "out": tmp_path / "a", argument: value})
+            ct.fit(**{**CALLS["training.prepare.fit"], "progress": False, "out": tmp_path / "a", argument: value})
         said = str(refused.value)
         assert argument in said
         assert "\n" not in said
@@ -217,7 +220,7 @@ def test_what_people_type_by_mistake_is_refused_in_one_sentence(argument: str, t
 )
 def test_a_function_of_other_arguments_ends_in_the_words_of_python(argument: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="positional argument"):
-        ct.fit(**{**CALLS["training.fit.fit"], "progress": False, "out": tmp_path / "a", argument: value})
+        ct.fit(**{**CALLS["training.prepare.fit"], "progress": False, "out": tmp_path / "a", argument: value})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie import recipes
 from coterie.core.errors import UserError
-from coterie.recipes.changes import add_own_methods
-from coterie.recipes.results import across_runs
+from coterie.papers import recipes
+from coterie.papers.recipes.changes import add_own_methods
+from coterie.papers.recipes.results import across_runs
 from helpers_cli import Cli, Finished, assert_same_run, contents
 from toys import experiment, models, net, ragged
 

@@ -1,11 +1,13 @@
 """Memory that is freed and wanted again."""
 
 import platform
+import subprocess
+import sys
 
 import pytest
 import torch
 
-from coterie.training.freed_memory import retain_freed_memory
+from coterie.core.memory import retain_freed_memory
 
 resource = pytest.importorskip("resource", reason="this system does not count page faults")
 
@@ -38,3 +40,26 @@ def test_an_error_ends_it() -> None:
     with pytest.raises(ValueError, match="inside"), retain_freed_memory():
         raise ValueError("inside")
     assert faults(4) >= PAGES / 2
+
+
+AFTERWARDS = """
+import resource
+import torch
+from coterie.core.memory import retain_freed_memory
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(8):
+        torch.ones(2**22)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+with retain_freed_memory():
+    pass
+faults()  # the first blocks grow the heap
+print(faults())
+"""
+
+
+@glibc
+def test_blocks_of_16_mib_are_kept_afterwards() -> None:
+    """Glibc stops adjusting its thresholds once one is set, so they stay where the adjustment leads."""
+    process = subprocess.run([sys.executable, "-c", AFTERWARDS], capture_output=True, text=True, check=True)
+    assert int(process.stdout) < 2**24 / resource.getpagesize()

@@ -24,10 +24,11 @@ from coterie.data import federate
 from coterie.data.custom import npz
 from coterie.data.fetch import unzip
 from coterie.data.readers import cifar, packed, pictures
-from coterie.data.readers.images import read_idx
-from coterie.data.readers.mat import read_mat
+from coterie.data.readers.images import read_idx, svhn
 from coterie.data.readers.npz import read_npz
 from limited import ends
+
+pytestmark = pytest.mark.hostile
 
 MB = 10**6
 BOMB = 48 * MB  # what a file of some kilobytes unpacks to
@@ -186,32 +187,16 @@ def test_many_classes_are_divided_at_once(tmp_path: Path) -> None:
 # mat
 
 
-def element(kind: int, body: bytes, announced: int | None = None) -> bytes:
-    return struct.pack("<II", kind, len(body) if announced is None else announced) + body
-
-
-def mat_file(path: Path, *elements: bytes) -> Path:
-    path.write_bytes(b"MATLAB 5.0".ljust(124) + struct.pack("<H", 0x0100) + b"IM" + b"".join(elements))
-    return path
-
-
 def test_mat_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix, packed_element = 14, 15
-    large = zlib.compress(struct.pack("<II", matrix, BOMB) + bytes(BOMB))
-    hidden = zlib.compress(struct.pack("<II", matrix, 64) + bytes(BOMB))
-    empty = zlib.compress(struct.pack("<II", matrix, 0) + bytes(BOMB))
-    nested = b""
-    for _ in range(2000):
-        nested = element(packed_element, zlib.compress(nested))
-    for body, told in (
-        (large, "announces would take 144 MB of memory, and 10 MB are free"),
-        (hidden, "it holds more than it announces"),
-        (empty, "it holds more than it announces"),
-    ):
-        with little_memory(monkeypatch):
-            assert told in refused(read_mat, mat_file(tmp_path / "a.mat", element(packed_element, body)))
+    """SciPy would unpack all of it, so it never sees a file that is not the published one."""
+    pytest.importorskip("scipy.io")
+    packed_element = zlib.compress(struct.pack("<II", 14, BOMB) + bytes(BOMB))
+    begin = b"MATLAB 5.0".ljust(124) + struct.pack("<H", 0x0100) + b"IM"
+    for name in ("train", "test"):
+        path = tmp_path / f"{name}_32x32.mat"
+        path.write_bytes(begin + struct.pack("<II", 15, len(packed_element)) + packed_element)
     with little_memory(monkeypatch):
-        assert "compressed twice" in refused(read_mat, mat_file(tmp_path / "a.mat", nested))
+        assert "not e26dedcc434d2e4c54c9b2d4a06d8373 of the published file" in refused(svhn, tmp_path)
 
 
 # CIFAR's archives and pickles
@@ -278,9 +263,11 @@ def test_a_pickle_of_lists_that_hold_each_other(monkeypatch: pytest.MonkeyPatch)
     nested: list[Any] = [0, 0]
     for _ in range(30):
         nested = [nested, nested]
-    with little_memory(monkeypatch):
-        said = refused(cifar._batch, "x", pickle.dumps({b"data": nested, b"labels": [0]}), "labels")
-    assert "x is damaged (ValueError)" in said
+    pixels = np.zeros((1, cifar.PIXELS), np.uint8)
+    for data, labels in ((nested, [0]), (pixels, nested)):
+        with little_memory(monkeypatch):
+            said = refused(cifar._batch, "x", pickle.dumps({b"data": data, b"labels": labels}), "labels")
+        assert "x is damaged" in said
 
 
 def shared_pairs(pair: bytes, pop: bytes = b"0") -> bytes:

@@ -10,6 +10,8 @@ from coterie.core.errors import UserError
 from coterie.data import federate
 from in_process import answer
 
+pytestmark = pytest.mark.hostile
+
 HUGE = np.where(np.arange(40) == 3, 1e300, np.arange(40) / 7)
 
 

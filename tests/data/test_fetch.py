@@ -18,6 +18,8 @@ from coterie.data.fetch import Patience, download, fetch
 from entry_point import coterie
 from helpers_cli import tmpfs
 
+pytestmark = pytest.mark.hostile
+
 CONTENT = bytes(range(256)) * 400  # 102,400 bytes
 MD5 = hashlib.md5(CONTENT).hexdigest()
 QUICK = Patience(timeout=0.3, attempts=3, pause=0.0)

@@ -76,25 +76,28 @@ KINDS: dict[str, tuple[Any, str | None]] = {
     "pandas": ((pd.DataFrame(A), pd.Series(L)), TRAINS),
     "a list and no tuple": ([X, Y], TRAINS),
     "no sample": ((X[:0], Y[:0]), TRAINS),
-    "complex": ((X.to(torch.complex64), Y), "the train samples of client 1 are complex numbers"),
-    "complex of NumPy": ((A.astype("c8"), L), "the train samples of client 1 are complex numbers"),
+    "complex": ((X.to(torch.complex64), Y), "the train samples of client 1 are complex64, dense, on cpu: give"),
+    "complex of NumPy": ((A.astype("c8"), L), "the train samples of client 1 are complex64, dense, on cpu: give"),
     "labels of 2**40": ((X, Y * 2**40), "the largest label is 1099511627776: number the classes from 0"),
     "labels beyond int64": ((A, L.astype("u8") + np.uint64(2**64 - 2)), "targets of client 1 hold the label 1844"),
     "huge integers": ((X, [10**30] * 12), "the train targets of client 1 are no rows of numbers"),
     "negative labels": ((X, Y - 1), r"train labels run from -1 to 1 \(client 1\)"),
-    "meta": ((X.to("meta"), Y), "the train samples of client 1 are on the device meta"),
-    "labels of meta": ((X, Y.to("meta")), "the train targets of client 1 are on the device meta"),
-    "objects": ((A.astype(object), L), "the train samples of client 1 are an array of objects"),
-    "texts": ((A.astype(str), L), "the train samples of client 1 are an array of texts"),
-    "labels of texts": ((A, L.astype("S1")), "the train targets of client 1 are an array of texts"),
-    "dates": ((A.astype("M8[s]"), L), "the train samples of client 1 are an array of dates"),
+    "meta": ((X.to("meta"), Y), "the train samples of client 1 are float32, dense, on meta: give"),
+    "labels of meta": ((X, Y.to("meta")), "the train targets of client 1 are int64, dense, on meta: give"),
+    "objects": ((A.astype(object), L), "the train samples of client 1 are an array of object: give numbers"),
+    "texts": ((A.astype(str), L), "the train samples of client 1 are an array of <U32: give numbers"),
+    "labels of texts": ((A, L.astype("S1")), r"the train targets of client 1 are an array of \|S1: give numbers"),
+    "dates": ((A.astype("M8[s]"), L), r"the train samples of client 1 are an array of datetime64\[s\]: give numbers"),
     "records": ((np.zeros(12, [("a", "f4")]), L), "the train samples of client 1 are an array of .*give numbers"),
-    "sparse": ((X.to_sparse(), Y), r"samples of client 1 .* sparse_coo: give a dense one, as \.to_dense\(\)"),
-    "quantized": (lambda _: (torch.quantize_per_tensor(X, 0.1, 0, torch.quint8), Y), r"client 1 .*\.dequantize\(\)"),
-    "nested": (lambda _: (torch.nested.nested_tensor([X[0], X[1, :2]]), Y[:2]), "client 1 .* nested: give a dense"),
-    "uint16": ((A.astype("u2"), L), "samples of client 1 are uint16, which torch cannot compute with: give int32"),
+    "sparse": ((X.to_sparse(), Y), "samples of client 1 .* sparse_coo, on cpu: give a dense tensor"),
+    "quantized": (lambda _: (torch.quantize_per_tensor(X, 0.1, 0, torch.quint8), Y), "client 1 are quint8, .*: give"),
+    "nested": (
+        lambda _: (torch.nested.nested_tensor([X[0], X[1, :2]]), Y[:2]),
+        "client 1 are float32, nested, on cpu: give a dense",
+    ),
+    "uint16": ((A.astype("u2"), L), "samples of client 1 are uint16, dense, on cpu: give .* such as float32 or int64"),
     "float8": ((X.to(torch.float8_e4m3fn), Y), "the train samples of client 1 are float8_e4m3fn"),
-    "long doubles": ((A.astype("g"), L), "the train samples of client 1 are .*give float64"),
+    "long doubles": ((A.astype("g"), L), "the train samples of client 1 are an array of float128: give numbers"),
     "masked": ((np.ma.masked_greater(A, 0.5), L), r"the train samples of client 1 have masked values: .*\.filled\(\)"),
     "NaN": ((torch.where(X > 0.9, torch.nan, X), Y), r"the train samples \(client 1\) contain NaN or infinity"),
     "infinity": ((torch.where(X > 0.9, torch.inf, X), Y), r"the train samples \(client 1\) contain NaN or infinity"),
@@ -104,14 +107,16 @@ KINDS: dict[str, tuple[Any, str | None]] = {
     "other features": ((X[:, :2], Y), r"client 1 are float32 of shape \(2,\) but those of client 0"),
     "half precision": ((X.half(), Y), "client 1 are float16 .* but those of client 0 are float32"),
     "floating labels": ((X, Y.float()), "targets of client 1 are float32 .* but those of client 0 are int64"),
-    "a mixed frame": ((pd.DataFrame({"a": ["x"] * 12, "b": L}), L), "samples of client 1 are an array of objects"),
+    "a mixed frame": (
+        (pd.DataFrame({"a": ["x"] * 12, "b": L}), L),
+        "samples of client 1 are an array of object: give numbers",
+    ),
     "a Dataset": (TensorDataset(X, Y), TRAINS),
     "a Dataset of items": (Items([(x.numpy(), int(y)) for x, y in zip(X, Y, strict=True)]), TRAINS),
     "a part of a Dataset": (Subset(TensorDataset(X, Y), [2, 0, 1]), TRAINS),
     "items that are no pairs": (Items([X[0], X[1]]), "item 0 of train of client 1 is a Tensor: .*pairs"),
     "items of three": (TensorDataset(X, Y, Y), "item 0 of train of client 1 is a tuple: .*pairs"),
     "items of texts": (Items([("a", 0)]), "sample 0 of train of client 1 are a str: give a tensor or an array"),
-    "items of unequal shapes": (Items([(X[0], 0), (X[1, :2], 0)]), "train of client 1 has items of unequal shapes"),
     "a Dataset of nothing": (Items([]), "train of client 1 is a Dataset of no items"),
     "a stream": (Stream(), "train of client 1 is a Stream without a length"),
     "a generator": (
@@ -168,6 +173,12 @@ def test_data_of_one_client(kind: str, tmp_path: Path) -> None:
         second = given(tmp_path) if callable(given) and not isinstance(given, TensorDataset) else given
         for engine in ("auto", "serial"):
             train_or_refuse(lambda: ct.data.from_tensors([NUMBERS, second], [NUMBERS] * 2), told, engine, tmp_path)
+
+
+def test_items_of_unequal_shapes_end_in_the_words_of_torch() -> None:
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size") as raised:
+        ct.data.from_tensors([Items([(X[0], 0), (X[1, :2], 0)])], [NUMBERS])
+    assert raised.value.__notes__ == ["It happened with the items of train of client 0."]
 
 
 @pytest.mark.parametrize("kind", ALIKE)

@@ -206,14 +206,12 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: given(NAMED, None, {**NAMED, "input_ids": T[:, :4]}),
         r"input_ids of train samples of client 1 are int64 of shape \(4,\) but .*\(6,\): .*as padding does for",
     ),
-    "unequal items": (lambda: ct.data.from_tensors([Pairs([6, 5])], [Pairs([6])]), "unequal shapes.* as padding does"),
     "other names": (
         lambda: given(NAMED, None, {"ids": T, "attention_mask": M}),
         "have the inputs ids, attention_mask but those of client 0 have input_ids, attention_mask: give all the same",
     ),
     "another form": (lambda: given(NAMED, None, (T, M)), "have the inputs 0, 1 but .* input_ids, attention_mask"),
     "no inputs": (lambda: given({}), "are an empty dictionary: give one input or more"),
-    "names that are numbers": (lambda: given({1: T}), "have an input called 1: name inputs as a model's arguments"),
     "fewer rows in one": (lambda: given({**NAMED, "input_ids": T[:3]}), "input_ids of train of client 0 needs as many"),
     "infinity in one": (
         lambda: given({"a": T, "b": torch.full((7, 2), torch.inf)}),

@@ -12,6 +12,8 @@ from coterie.data.columns import check_columns
 from coterie.data.readers.arrow import read_csv
 from limited import ends
 
+pytestmark = pytest.mark.hostile
+
 if not hasattr(os, "mkfifo"):
     pytest.skip("there are no such files here", allow_module_level=True)
 
@@ -36,6 +38,7 @@ PIPES = {
     "npz:{}/t.npz": "t.npz",
     "text:path={}/t.txt": "t.txt",
     "tiny-imagenet": "tiny-imagenet-200/val/val_annotations.txt",
+    "svhn": "train_32x32.mat",
 }
 
 
@@ -46,6 +49,9 @@ def test_a_pipe_or_a_device_is_refused(tmp_path: Path, source: str, device: bool
         (tiny if source.startswith("tiny") else images)(tmp_path)
     if source.startswith(("csv", "parquet")):
         pytest.importorskip("pyarrow.csv")
+    if source == "svhn":
+        pytest.importorskip("scipy.io")
+        (tmp_path / "test_32x32.mat").touch()
     path = tmp_path / PIPES[source]
     path.parent.mkdir(parents=True, exist_ok=True)
     if device:

@@ -13,7 +13,7 @@ from coterie.core.errors import UserError
 from coterie.data import Transform
 from coterie.data.batches import Amount, Batches, Samples
 from coterie.engines import Engine, Serial, Vectorized
-from coterie.theory.quadratic import SAMPLES, batch_variance
+from coterie.papers.theory.quadratic import SAMPLES, batch_variance
 from toys import experiment, models, net, ragged
 
 SIZES = (12, 5, 1, 9)

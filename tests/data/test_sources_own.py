@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.cli.presets import PRESETS
 from coterie.core.errors import UserError
 from coterie.data import Transform, federate
-from coterie.data.place import choose, config_file, data_dir
+from coterie.data.data_dir import choose, config_file, data_dir
 from coterie.data.readers.text import END, UNKNOWN
+from coterie.study.presets import PRESETS
 from entry_point import coterie
 from published import images, write_idx
 

@@ -1,7 +1,6 @@
 """Tables of one's own: CSV and Parquet files and their columns, beside NumPy and pandas."""
 
 import json
-import os
 import resource
 import sys
 import time
@@ -278,7 +277,7 @@ def test_a_run_and_its_files(tmp_path: Path, cli: Cli) -> None:
     cli.refuse("run", "fedper", *words[:-1], "no", cwd=tmp_path, names=("no column 'result' for target",))
 
 
-@pytest.mark.skipif("COTERIE_LARGE_TABLE" not in os.environ, reason="COTERIE_LARGE_TABLE=1 reads a million rows")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["big.csv", "big.parquet"])
 def test_a_million_rows(tmp_path: Path, name: str) -> None:
     """30 columns in less than five seconds; afterward the samples are in memory once."""

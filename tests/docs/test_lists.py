@@ -17,8 +17,8 @@ from coterie.data.partition import NATURAL
 from coterie.local.paces import PACES
 from coterie.local.parse import OPTIMIZERS
 from coterie.models.losses import LOSSES
-from coterie.training.cluster import RAY
 from coterie.training.select_engine import TAKES
+from coterie.training.settings import RAY
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +39,10 @@ def test_the_lists_of_a_page_are_up_to_date(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert lists.written(text) == text, "run `make lists`"
     assert text.count("<!-- list: ") == len(lists.LIST.findall(text)) > 0
+
+
+def test_the_command_lists_what_there_is() -> None:
+    assert lists.NAMES_FILE.read_text(encoding="utf-8") == lists.listed(), "run `make lists`"
 
 
 def test_every_list_is_on_a_page() -> None:

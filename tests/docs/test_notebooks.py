@@ -12,7 +12,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.core.errors import UserError
-from coterie.report.card import HEIGHT, LEFT, WIDTH
+from coterie.report.card import HEIGHT, MARGIN, WIDTH
 from coterie.training.run import Run
 from pages import Element, parsed
 
@@ -52,7 +52,7 @@ def test_a_run_draws_a_point_for_every_measured_round(run: Run) -> None:
         texts_of_points = [(line.attributes["points"] or "").split() for line in lines]
         assert [len(texts) for texts in texts_of_points] == [points, points]
         places = [tuple(map(float, text.split(","))) for texts in texts_of_points for text in texts]
-        assert all(LEFT <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)
+        assert all(MARGIN <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)
 
 
 def test_what_is_shown_loads_nothing_and_runs_nothing(run: Run) -> None:
@@ -85,7 +85,7 @@ def test_a_run_without_a_metric_draws_its_loss() -> None:
     assert two.config["metrics"] == []
     assert "training loss" in texts(two)
     assert "accuracy" not in texts(two)
-    assert "personal MSE over the rounds" in texts(regression)
+    assert "personal MSE from " in texts(regression)
     assert "0 rounds" in texts(none)
     assert shown(none).all("svg") == []
 

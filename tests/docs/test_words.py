@@ -35,7 +35,10 @@ WORDS = {
     r"\w*(quantis|vectoris|normalis|personalis|initialis|optimis(?!ti)|summaris|regularis|colour|behaviour|neighbour)\w*":
         "-ize, color, behavior, neighbor",
 }  # fmt: skip
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("docs/tasks/*.md")]
+DOCUMENTS = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *(page for folder in ("docs", "docs/design", "docs/tasks") for page in (ROOT / folder).glob("*.md")),
+]
 
 
 def wrong(text: str) -> list[str]:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import coterie as ct
+from coterie.core.tensors import Integers
 from coterie.data import partition
-from coterie.data.batches import Amount, Batches, Integers, Samples
+from coterie.data.batches import Amount, Batches, Samples
 from coterie.engines import Serial, Vectorized
 from coterie.engines.buckets import buckets
 from toys import experiment, models, net, ragged

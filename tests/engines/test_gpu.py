@@ -1,6 +1,5 @@
 """On a GPU: recorded and compiled steps give the serial engine's numbers, and the engine is chosen as documented."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,10 +20,10 @@ from coterie.engines.capture import Build, PlayOver, Wanted, captured, played
 from coterie.models.model import Model, cross_entropy
 from coterie.submodels import factors
 from coterie.training.experiment import Experiment
-from coterie.training.first_steps import take_first_steps
-from coterie.training.select_engine import Candidate, Work, choose, select_engine
+from coterie.training.select_engine import Candidate, Work, choose, select_engine, take_first_steps
 from laws import METHODS, build, kinds
 from same_numbers import assert_same
+from samples import sampled
 from toys import experiment, models, net, ragged, traced
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -82,13 +81,9 @@ BUILT_IN = {
     "transformer-mlm:dim=32,heads=4,hidden=64,layers=2": TOKENS,
 }
 TRAINED = ("fedavg", "dfedalt", "dfedsalt", "fedlmt", "pfedlmt", "heterofl", "fedhm", "depthfl")
-# By hand: every method trains every model in every precision. Otherwise the precisions take turns.
 PRECISIONS = ("fp32", "tf32", "bf16")
-GRID = [
-    (name, method, precision)
-    for turn, (name, method) in enumerate(product(BUILT_IN, TRAINED))
-    for precision in (PRECISIONS if "COTERIE_ALL_KINDS" in os.environ else PRECISIONS[turn % 3 :][:1])
-]
+# The small sample: the precisions take turns.
+TURNS = [(name, method, PRECISIONS[turn % 3]) for turn, (name, method) in enumerate(product(BUILT_IN, TRAINED))]
 SETTINGS: dict[str, dict[str, Any]] = {
     "fedlmt": {"rank_ratio": 0.25, "keep_layers": 1},
     "pfedlmt": {"keep_layers": 1, "capacities": "0.5-0.25"},
@@ -135,7 +130,7 @@ def after_a_round(
     return ends, accuracies
 
 
-@pytest.mark.parametrize(("name", "method", "precision"), GRID)
+@pytest.mark.parametrize(("name", "method", "precision"), sampled(product(BUILT_IN, TRAINED, PRECISIONS), TURNS))
 def test_every_built_in_model_records(name: str, method: str, precision: Precision) -> None:
     """It is trained and evaluated by recorded programs, and comes to what the serial engine comes to."""
     if method == "depthfl" and not name.startswith("resnet"):

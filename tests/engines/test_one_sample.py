@@ -167,3 +167,13 @@ def test_evaluation_by_the_batch_agrees_on_all_engines() -> None:
     rows = [experiment(module, fed, LOCAL, engine) for engine in found]
     measured = [e.run_round(e.start(), 0, evaluate=True)[1]["personal_accuracy_after_mix"] for e in rows]
     assert measured[0] == measured[1] == measured[2]
+
+
+def test_the_one_model_is_refused_where_a_sample_of_all_clients_is_left_alone() -> None:
+    """Batches of all clients' samples are as wide as the largest client: four, four, and one of nine."""
+    x, y = torch.randn(9, 16), torch.arange(9) % 3
+    tests = list(zip(x.split([3, 4, 2]), y.split([3, 4, 2]), strict=True))
+    fed = ct.data.from_tensors(train=[(x[:4], y[:4])] * 3, test=tests, classes=3)
+    algorithm = ct.algorithms.fedavg(epochs=1, batch_size=2, participation=1.0)
+    with pytest.raises(ct.UserError, match="a test sample of all clients together is evaluated alone"):
+        ct.fit(normalized(track_running_stats=False).float(), fed, algorithm, rounds=1, progress=False)

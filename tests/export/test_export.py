@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms import Algorithm
-from coterie.cli.options import RunOptions
-from coterie.cli.request import RunPlan
+from coterie.cli.common.options import RunOptions
+from coterie.cli.common.typed_plan import typed_plan
 from coterie.core.errors import UserError
 from coterie.data import Federation, Transform
 from coterie.export import formats
@@ -256,9 +256,9 @@ def test_low_rank_models_in_both_forms(method: str, tmp_path: Path) -> None:
 def test_every_methods_clients_are_what_was_measured(method: str, tmp_path: Path) -> None:
     """In memory, and built again from a file alone."""
     rounds = 6 if method == "progfed" else 1  # as many as it takes to grow
-    plan = RunPlan.of(RunOptions(clients=4, rounds=rounds, set=["steps=1"]))
+    plan = typed_plan([method], RunOptions(clients=4, rounds=rounds, set=["steps=1"]))
     fed = plan.federation(0)
-    module, algorithm = plan.module(fed, 0, [method]), plan.algorithm(method, [method])
+    module, algorithm = plan.module(fed, 0), plan.algorithms[method]
     run = ct.fit(module, fed, algorithm, rounds=rounds, engine="serial", progress=False)
     protocol = "after_finetune" if method in ("fedbabu", "fedavg-ft") else "after_mix"
     for client in (0, CLIENT):

@@ -18,8 +18,7 @@ from coterie.core.errors import UserError
 from coterie.core.spec import parse
 from coterie.data import Federation
 from coterie.data.encoding import Columns
-from coterie.data.new_files import new_file
-from coterie.data.new_rows import DictRows, FrameRows, encoded_rows
+from coterie.data.new_samples import DictRows, FrameRows, encoded_rows, new_file
 from coterie.data.sources import one_client
 from coterie.export.formats import silence
 from coterie.models.model import Model, cross_entropy

@@ -8,14 +8,13 @@ from functools import cache
 from pathlib import Path
 
 import coterie
-from round_trace import trace
+from measure_walks import round_walk
 
 PACKAGE = Path(coterie.__file__).parent
 # From the ground up: a room imports from its own and from those below it. Rooms on one floor do not know each other.
 FLOORS = (
     ("core",),
-    ("data", "store"),
-    ("topology",),
+    ("data", "store", "topology"),
     ("engines",),
     ("exchange", "models"),
     ("local",),
@@ -23,15 +22,17 @@ FLOORS = (
     ("algorithms", "measure"),
     ("method", "track"),
     ("training",),
-    ("bench", "cluster", "export", "net", "recipes", "theory"),
+    ("cluster", "export", "net"),
     ("report",),
+    ("study",),
     ("cli",),
+    ("papers",),
     ("__main__",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-# Imports when a function runs that point upward: Ray is of no use to most runs.
-UPWARD = {("training/backend.py", "cluster")}
-LAZY = {"cli", "recipes"}  # these rooms import others when a function runs: help and recipes need no torch
+# Imports when a function runs that point upward: Ray is of no use to most runs, and a run shows itself by a report.
+UPWARD = {("training/rounds.py", "cluster"), ("training/run.py", "report")}
+LAZY = {"cli", "papers"}  # these rooms import others when a function runs: help and recipes need no torch
 TYPES = {"training/settings.py"}  # its options are declared without torch, and checked when torch is there anyway
 # Functions of more than 30 lines, docstring aside. A family shows its whole program in one place.
 LONG = {
@@ -81,6 +82,14 @@ def test_rooms_point_downward() -> None:
     assert found == UPWARD
 
 
+def test_papers_stand_on_what_is_public() -> None:
+    """Nothing below imports them, which the floors hold; they import nothing private of it."""
+    for file, _, tree in parsed():
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and file.startswith("papers/")]
+        names = [part for node in nodes for part in (*(node.module or "").split("."), *(a.name for a in node.names))]
+        assert [name for name in names if name.startswith("_")] == [], file
+
+
 def test_files_have_a_readable_size() -> None:
     assert {file: lines for file, text, _ in parsed() if (lines := len(text.splitlines())) > 500} == {}
 
@@ -112,13 +121,29 @@ def test_a_class_name_exists_once() -> None:
 
 def test_a_round_is_short() -> None:
     """On the serial engine, which is there to be read; the page of the architecture draws the same path."""
-    called = trace("serial", "dfedalt", topology="ring")
+    called = round_walk("serial", "dfedalt", topology="ring").called
     assert len(called) <= 98, called
     assert len({each.file for each in called}) <= 20
     drawn = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
-    drawing = drawn.split("## One round")[1].split("\n## ")[0]
+    drawing = drawn.split("## The walk of a round")[1].split("\n## ")[0]
     steps = re.findall(r"^    +((?:\w+\.)*\w+)", drawing, flags=re.MULTILINE)
     names = [each.name.replace(".<locals>", "") for each in called]
     places = [names.index(step) for step in steps]
     assert len(steps) > 20
     assert places == sorted(places)
+
+
+def test_only_preparing_builds_an_experiment() -> None:
+    """Everything that trains is checked in one place; an experiment itself is bound again where it changes."""
+    built = re.compile(r"\bExperiment(\.of|\.bound)?\(")
+    places = {name for name, text, _ in parsed() if built.search(text)}
+    assert places == {"training/prepare.py", "training/experiment.py"}
+
+
+def test_an_option_of_a_run_stands_in_few_files() -> None:
+    """Where it is declared, typed and used, and where real peers write it; other things have these names, too."""
+    others = re.compile(r"plotly\.offline|WANDB_MODE=offline|run\.offline|_patience|--patience")
+    for option in ("patience", "offline"):
+        word = re.compile(rf"\b{option}\b")
+        files = [name for name, text, _ in parsed() if word.search(others.sub("", text))]
+        assert len(files) <= 5, f"{option} stands in {files}"

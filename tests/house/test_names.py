@@ -10,9 +10,8 @@ import coterie
 from coterie.algorithms import BUILDERS
 
 ROOT = Path(coterie.__file__).parent
-THERE = ("algorithms", "recipes")  # where methods are, and where papers say which ones they compare
+THERE = ("algorithms", "papers")  # where methods are, and where papers say which ones they compare
 EXCEPTIONS = {
-    "bench/workloads.py": "a benchmark measures two methods, and must choose them",
     "cluster/start.py": "local is Ray's word for a cluster of one's own",
 }
 SPELLED = {spelled for name in BUILDERS for spelled in (name, name.replace("-", "_"))}

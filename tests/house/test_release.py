@@ -72,7 +72,7 @@ def test_the_wheel_holds_the_whole_package(wheel: Path) -> None:
         names = {n.removeprefix("coterie/") for n in archive.namelist() if n.startswith("coterie/")}
         beside = {n for n in archive.namelist() if not n.startswith("coterie/")}
     assert names == inside(ROOT / "src" / "coterie")
-    assert {"py.typed", "data/files/digits.npz", "report/files/page.js", "recipes/files/published.csv"} <= names
+    assert {"py.typed", "data/files/digits.npz", "report/files/page.js", "papers/recipes/files/published.csv"} <= names
     assert {PurePosixPath(n).parts[0] for n in beside} == {f"coterie-{coterie.__version__}.dist-info"}
 
 
@@ -197,7 +197,7 @@ def test_the_citation_names_the_papers() -> None:
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()  # what the format wants
     assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
     assert citation["license"] == PROJECT["license"]
-    papers = json.loads(files("coterie.recipes").joinpath("files", "papers.json").read_text(encoding="utf-8"))
+    papers = json.loads(files("coterie.papers.recipes").joinpath("files", "papers.json").read_text(encoding="utf-8"))
     named = {reference["title"]: reference for reference in citation["references"]}
     assert named.keys() == {paper["title"] for paper in papers.values()}
     for paper in papers.values():

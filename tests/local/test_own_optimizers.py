@@ -43,7 +43,7 @@ def signs(weight_decay: float, keep: float = 0.5) -> Signs:
 def test_one_s_own_on_every_engine(keep: bool) -> None:
     """By name, with an option and a setting, and as a value: the same steps."""
     common = {"lr": 0.01, "batch_size": 4, "epochs": 1, "topology": "ring", "keep_optimizer_state": keep}
-    named = ct.algorithms.dfedalt(optimizer="test_own_optimizers:signs,keep=0.25", **common)
+    named = ct.algorithms.dfedalt(optimizer=f"{__name__}:signs,keep=0.25", **common)
     value = ct.algorithms.dfedalt(optimizer=Signs(0.25), **common)
     engines = (Serial(), Vectorized(3), graphed_for(2))
     slow, fast, replayed = (models(experiment(net("mlp"), ragged("mlp"), named, e), 2) for e in engines)
@@ -99,7 +99,27 @@ def forgetting(x: Tensors, state: Slots) -> Any:
     return dict(list(x.items())[1:]), state
 
 
+def alone(x: Tensors, state: Slots) -> Any:
+    return x
+
+
+def nothing(x: Tensors, state: Slots) -> Any:
+    return None
+
+
+def listed(x: Tensors, state: Slots) -> Any:
+    return list(x.values()), state
+
+
+def numbers(x: Tensors, state: Slots) -> Any:
+    return dict.fromkeys(x, 0.5), state
+
+
 REFUSED = {
+    "no state": (lambda: wrong(alone), "returned dict, not a point and a state"),
+    "nothing": (lambda: wrong(nothing), "returned NoneType, not a point and a state"),
+    "a list": (lambda: wrong(listed), "returned tuple, not a point and a state"),
+    "numbers": (lambda: wrong(numbers), "not a tensor but float"),
     "other shapes": (lambda: wrong(growing), "shape"),
     "another type": (lambda: wrong(halved), "type"),
     "writes": (lambda: wrong(writing), "writes into"),
@@ -124,15 +144,17 @@ def number() -> int:
 SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"optimizer": "adan"}, "did you mean adam"),
     "options of ours": ({"optimizer": "adam:0.9"}, "no place for '0.9'"),
-    "no optimizer": ({"optimizer": "test_own_optimizers:number"}, "returned int"),
-    "an option too many": ({"optimizer": "test_own_optimizers:signs,kep=1"}, "did you mean keep"),
+    "no optimizer": ({"optimizer": f"{__name__}:number"}, "returned int"),
+    "an option too many": ({"optimizer": f"{__name__}:signs,kep=1"}, "did you mean keep"),
     "a beta of 1": ({"optimizer": "adam", "betas": (0.9, 1.0)}, "below 1"),
     "one beta": ({"optimizer": "adam", "betas": (0.9,)}, "give both"),
     "no eps": ({"optimizer": "adam", "eps": 0.0}, "above 0"),
     "an unknown schedule": ({"lr_schedule": "cosin:3"}, "did you mean cosine"),
     "a schedule without steps": ({"lr_schedule": "cosine"}, "needs steps"),
+    "no factor": ({"lr_schedule": lambda t, k: "fast"}, "returned 'fast' for round 0 and step 0"),
+    "a schedule of rounds alone": ({"lr_schedule": f"{__name__}:number"}, "give it these two parameters"),
     "a factor of -1": ({"lr_schedule": lambda t, k: -1.0}, "returned -1"),
-    "options of a function": ({"lr_schedule": "test_own_optimizers:number,x=1"}, "leave the options out"),
+    "options of a function": ({"lr_schedule": f"{__name__}:number,x=1"}, "leave the options out"),
 }
 
 

@@ -11,10 +11,10 @@ from coterie.engines import Serial, Vectorized
 from coterie.measure.assumptions import estimate
 from coterie.measure.sharpness import top_eigenvalue
 from coterie.models.model import Model, cross_entropy
-from coterie.theory.partial import partial_gradients, smoothness
-from coterie.theory.quadratic import quadratic
-from coterie.theory.server import norms
-from coterie.theory.trajectory import run_trajectory
+from coterie.papers.theory.partial import partial_gradients, smoothness
+from coterie.papers.theory.quadratic import quadratic
+from coterie.papers.theory.server import norms
+from coterie.papers.theory.trajectory import run_trajectory
 from coterie.training.experiment import Experiment
 from helpers_cli import SMALL, Cli
 from toys import net, ragged

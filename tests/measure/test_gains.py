@@ -13,13 +13,12 @@ from coterie.core.schema import ACCURACY
 from coterie.data import Federation
 from coterie.measure import resample as resampling
 from coterie.measure.compare import Comparison, Gain, MethodRuns, gains
-from coterie.measure.compare.chance import leads
+from coterie.measure.compare.answer import leads
 from coterie.measure.compare.columns import personal_cell
 from coterie.measure.compare.gains import gain_sentences
 from coterie.measure.compare.sites import site_pairs
-from coterie.measure.metric import BUILT_IN, Metric
+from coterie.measure.metric import BUILT_IN, Metric, task_of
 from coterie.measure.resample import DRAWS, LEAST, resample
-from coterie.measure.task import task_of
 from coterie.report.collect import collect
 from gained import told
 

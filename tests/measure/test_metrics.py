@@ -20,7 +20,7 @@ from coterie.engines import Graphed, Serial, Vectorized
 from coterie.measure import Metrics, measure_common, metric, metric_row, metrics_for, personal_values
 from coterie.measure.compare import Comparison, MethodRuns, RunData
 from coterie.measure.evaluate import Answers
-from coterie.measure.task import natural, task_of
+from coterie.measure.metric import natural, task_of
 from coterie.models.losses import LOSSES
 from coterie.models.model import Model, cross_entropy, sample_losses
 from toys import in_place

@@ -8,7 +8,7 @@ import pytest
 
 from coterie.algorithms.options import Options
 from coterie.measure.compare import MethodRuns, RunData
-from coterie.measure.compare.work import is_local, unequal
+from coterie.measure.compare.sentences import is_local, unequal
 from in_process import answer
 
 SMALL = ("--data", "synthetic:size=60,classes=3", "--clients", "2", "--rounds", "1", "--model", "mlp", "--quiet")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -17,18 +18,25 @@ from toys import experiment, play
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_model_at_every_width_keeps_its_memory() -> None:
-    """In a process of its own, whose allocator looks at the ends of every block, with the kernels that are unsafe.
+@pytest.mark.parametrize(
+    "widths",
+    [
+        "narrow",
+        pytest.param("all", marks=[pytest.mark.exhaustive, pytest.mark.timeout(0)]),
+    ],
+)
+def test_every_model_at_every_width_keeps_its_memory(widths: str) -> None:
+    """The allocator of a process checks the ends of every block, with the kernels that are unsafe.
 
-    ``COTERIE_ALL_WIDTHS=1`` runs the large models at all widths, too.
+    The exhaustive form runs the large models at all widths, too.
     """
     checked = {"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "255", "ONEDNN_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "1"}
     if ctypes.util.find_library("c_malloc_debug"):  # glibc 2.34 took the checks out of its allocator
         checked["LD_PRELOAD"] = "libc_malloc_debug.so.0"
-    order = [sys.executable, str(ROOT / "tests" / "narrow.py")] + ["all"] * bool(os.environ.get("COTERIE_ALL_WIDTHS"))
-    paths = os.pathsep.join(str(ROOT / folder) for folder in ("src", "tests"))
+    order = [sys.executable, str(ROOT / "tests" / "support" / "narrow.py"), widths]
+    paths = os.pathsep.join(str(ROOT / folder) for folder in ("src", "tests/support"))
     environment = {**os.environ, **checked, "PYTHONPATH": paths}
-    limit = None if "all" in order else 250  # seconds: spoilt memory may also end in a lock nobody lets go of
+    limit = None if widths == "all" else 250  # seconds: spoilt memory may also end in a lock nobody lets go of
     done = subprocess.run(order, env=environment, capture_output=True, text=True, timeout=limit)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith(" 0 unsafe\n")

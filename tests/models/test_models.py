@@ -56,23 +56,34 @@ def test_a_model_is_drawn_without_seeding_gpus(monkeypatch: pytest.MonkeyPatch) 
     assert not seeded
 
 
-@pytest.mark.parametrize(
-    ("name", "classes", "parameters"),
-    [
-        ("resnet18-gn", 10, 11_173_962),
-        ("resnet18-gn", 100, 11_220_132),
-        ("resnet18-gn", 200, 11_271_432),
-        ("resnet18-bn", 10, 11_173_962),
-        ("resnet18-bn:rate=0.25", 10, 701_466),
-        ("resnet18-bn:rate=0.5", 10, 2_797_610),
-        ("resnet18-bn:rate=0.75", 10, 6_288_442),
-        ("resnet8-gn", 10, 78_042),
-        ("vgg11-gn", 10, 9_231_114),
-        ("vgg11-gn", 100, 9_277_284),
-    ],
-)
-def test_published_sizes(name: str, classes: int, parameters: int) -> None:
+SIZES = [
+    ("resnet18-gn", 10, 11_173_962),
+    ("resnet18-gn", 100, 11_220_132),
+    ("resnet18-gn", 200, 11_271_432),
+    ("resnet18-bn", 10, 11_173_962),
+    ("resnet18-bn:rate=0.25", 10, 701_466),
+    ("resnet18-bn:rate=0.5", 10, 2_797_610),
+    ("resnet18-bn:rate=0.75", 10, 6_288_442),
+    ("resnet8-gn", 10, 78_042),
+    ("resnet8-bn", 10, 78_042),
+    ("vgg11-gn", 10, 9_231_114),
+    ("vgg11-gn", 100, 9_277_284),
+    ("logreg", 10, 3_072 * 10 + 10),
+    ("split-logreg", 2, 3_072),
+    ("mlp", 10, (3_072 + 1) * 64 + (64 + 1) * 64 + (64 + 1) * 10),
+    ("cnn", 10, (75 + 1) * 32 + (800 + 1) * 64 + (1_600 + 1) * 512 + (512 + 1) * 10),
+    ("small-cnn", 10, (27 + 1) * 16 + (144 + 1) * 32 + (2_048 + 1) * 64 + (64 + 1) * 10),
+]
+
+
+@pytest.mark.parametrize(("name", "classes", "parameters"), SIZES)
+def test_sizes(name: str, classes: int, parameters: int) -> None:
     assert entries(meta(name, classes).parameters()) == parameters
+
+
+def test_every_model_has_a_size() -> None:
+    """That of the transformer has a test of its own below, because it takes tokens and not images."""
+    assert {name.partition(":")[0] for name, _, _ in SIZES} | {"transformer-mlm"} == set(models.BUILDERS)
 
 
 @pytest.mark.parametrize(("classes", "parameters"), [(10, 5_130), (100, 51_300), (200, 102_600)])

@@ -14,7 +14,7 @@ import coterie as ct
 from coterie.data import Federation
 from coterie.data.batches import Amount
 from coterie.engines import Serial
-from coterie.training.first_steps import first_steps
+from coterie.training.select_engine import first_steps
 from modules import REFUSED, SERIAL, TRAINED, WRAPPERS, Answering, Applied, Recurrent, Unused, two_layers
 from same_numbers import graphed_for
 from toys import experiment, models, net, ragged

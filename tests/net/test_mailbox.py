@@ -1,7 +1,7 @@
 """What a peer takes, keeps and waits for, and when it follows the others."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -14,16 +14,17 @@ from coterie.core.errors import DamagedFileError
 from coterie.core.tensors import Tensors
 from coterie.net.peer.deadline import Deadline
 from coterie.net.peer.engine import Networked
-from coterie.net.peer.mailbox import COPY, TRANSFER, Announcement, Mailbox, WaitFor
+from coterie.net.peer.kinds import Copies, Portion, Transfers
+from coterie.net.peer.mailbox import Announcement, Arrived, Mailbox, WaitFor
 from coterie.net.peer.network import Network
-from coterie.net.peer.outbox import Outbox, Portion, message_of
+from coterie.net.peer.outbox import Outbox
 from coterie.net.wire.message import Header, Outgoing, Refused
 from coterie.net.wire.transport import Beat
 
 X = {"w": torch.arange(3.0)}
-NUMBER = torch.tensor(0.5, dtype=torch.float64)
-SHAPES: dict[str, Any] = {COPY: X, TRANSFER: message_of(X, NUMBER, NUMBER)}
-ANNOUNCED = [Announcement(k, {n: (v.dtype, tuple(v.shape)) for n, v in x.items()}) for k, x in SHAPES.items()]  # type: ignore[arg-type]
+COPY, TRANSFER = Copies.name, Transfers.name
+SHAPES = {COPY: X, TRANSFER: Portion(0.5, 0.5).message(X)}
+ANNOUNCED = [Announcement(k, {n: (v.dtype, tuple(v.shape)) for n, v in x.items()}) for k, x in SHAPES.items()]
 NOW = Header("fed", "digest", COPY, 5, 0, "b")
 PUSHED = NOW._replace(kind=TRANSFER, step=1)
 
@@ -35,10 +36,18 @@ def mailbox(folder: Path, round: int = 5, **applied: tuple[int, int]) -> Mailbox
 
 
 def deliver(box: Mailbox, header: Header, tensors: Tensors | None = None, size: int = 0) -> None:
-    message = Outgoing(header, SHAPES[header.kind] if tensors is None else tensors)
+    message = Outgoing(header, SHAPES.get(header.kind, X) if tensors is None else tensors)
     path = box.admit(header, size or message.size)
     path.write_bytes(b"".join(message.chunks()))
     box.take(header, path)
+
+
+def copies(box: Mailbox, wanted: Sequence[str], round: int, step: int, until: WaitFor) -> dict[str, Arrived]:
+    return dict(box.due(box.copies, wanted, (round, step), until)[1])
+
+
+def transfers(box: Mailbox, wanted: Sequence[str], round: int, step: int, until: WaitFor) -> list[Arrived]:
+    return [tensors for _, tensors in box.due(box.transfers, wanted, (round, step), until)[1]]
 
 
 def waiting(*alive: str, seconds: float = 5.0) -> WaitFor:
@@ -48,6 +57,7 @@ def waiting(*alive: str, seconds: float = 5.0) -> WaitFor:
 REFUSED = {
     "another federation": (NOW._replace(federation="other"), "federation"),
     "other settings": (NOW._replace(digest="other"), "settings"),
+    "a kind that nobody knows": (NOW._replace(kind="gift"), "format"),
     "no such exchange": (NOW._replace(step=7), "format"),
     "another kind": (NOW._replace(kind=TRANSFER), "format"),
     "two rounds ahead": (NOW._replace(round=7), "early"),
@@ -76,39 +86,38 @@ def test_a_message_is_taken_once_and_none_is_too_long(tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         deliver(box, NOW._replace(sender="c"), size=10**9)
     assert refused.value.reason == "size"
-    found = box.copies(["b", "c"], 5, 0, waiting("b", seconds=0.0))
+    found = copies(box, ["b", "c"], 5, 0, waiting("b", seconds=0.0))
     assert {k: v()["w"].tolist() for k, v in found.items()} == {"b": [0.0, 1.0, 2.0]}
     box.enter(6)  # what was for the next round is there
-    assert box.copies(["b"], 6, 0, waiting("b", seconds=0.0)).keys() == {"b"}
+    assert copies(box, ["b"], 6, 0, waiting("b", seconds=0.0)).keys() == {"b"}
 
 
 @pytest.mark.parametrize(("weight", "mass"), [(-0.1, 0.5), (1.5, 0.5), (0.5, -1.0), (0.5, 1e9)])
 def test_a_portion_that_no_division_gives_is_refused(weight: float, mass: float, tmp_path: Path) -> None:
-    numbers = [torch.tensor(v, dtype=torch.float64) for v in (mass, weight)]
     with pytest.raises(Refused) as refused:
-        deliver(mailbox(tmp_path), PUSHED, message_of(X, *numbers))
+        deliver(mailbox(tmp_path), PUSHED, Portion(weight, mass).message(X))
     assert refused.value.reason == "values"
 
 
 def handed_over(mass: float) -> Tensors:
-    return message_of(X, torch.tensor(mass, dtype=torch.float64), NUMBER)
+    return Portion(0.5, mass).message(X)
 
 
 def test_no_more_mass_is_taken_than_the_members_have(tmp_path: Path) -> None:
     """One member cannot make another one count more than all of them together, at once or little by little."""
     box = mailbox(tmp_path)
-    box.moved(1.0)  # its own
+    box.transfers.moved(1.0)  # its own
     deliver(box, PUSHED, handed_over(1.5))
     with pytest.raises(Refused, match="more than the 3 of all members") as refused:
         deliver(box, PUSHED._replace(sender="c"), handed_over(0.75))
     assert refused.value.reason == "values"
     box = mailbox(tmp_path)  # what waits there counts after a restart, too
-    box.moved(1.0)
+    box.transfers.moved(1.0)
     with pytest.raises(Refused, match="more than the 3 of all members"):
         deliver(box, PUSHED._replace(sender="c"), handed_over(0.75))
-    box.moved(-0.25)
+    box.transfers.moved(-0.25)
     deliver(box, PUSHED._replace(sender="c"), handed_over(0.75))
-    assert box.mass == 3.0
+    assert box.transfers.mass == 3.0
 
 
 def test_a_sender_cannot_fill_the_disk_with_old_transfers(tmp_path: Path) -> None:
@@ -119,16 +128,16 @@ def test_a_sender_cannot_fill_the_disk_with_old_transfers(tmp_path: Path) -> Non
         deliver(box, PUSHED._replace(round=4), handed_over(0.125))
     assert refused.value.reason == "early"  # which is sent again
     deliver(box, PUSHED._replace(sender="c"), handed_over(0.125))
-    assert len(box.transfers(["b"], 5, 1, waiting("b", seconds=0.0))) == 4
+    assert len(transfers(box, ["b"], 5, 1, waiting("b", seconds=0.0))) == 4
     deliver(box, PUSHED._replace(round=4), handed_over(0.125))
 
 
 def test_what_a_peer_hands_over_makes_room_for_what_comes_back(tmp_path: Path) -> None:
     peer = network(tmp_path, b=5)
     peer.enter(5)
-    peer.mailbox.moved(3.0)
+    peer.mailbox.transfers.moved(3.0)
     peer.transfers(X, {1: Portion(0.5, 1.5)}, [])
-    assert peer.mailbox.mass == 1.5
+    assert peer.mailbox.transfers.mass == 1.5
     deliver(peer.mailbox, PUSHED, handed_over(1.5))
 
 
@@ -153,10 +162,10 @@ def test_transfers_outlive_a_crash_until_a_state_has_them(tmp_path: Path) -> Non
     (tmp_path / ".9.part").write_bytes(b"half of a message")
     box = mailbox(tmp_path, b=(4, 1))  # a state has the first
     assert not (tmp_path / ".9.part").exists()
-    assert box.waiting_mass == 1.0
-    assert len(box.transfers(["b"], 5, 1, waiting())) == 1  # that of the next round waits
-    assert box.applied == {"b": (5, 1)}
-    assert len(mailbox(tmp_path, b=(4, 1)).transfers(["b"], 5, 1, waiting())) == 1  # nothing was saved yet
+    assert box.transfers.waiting_mass == 1.0
+    assert len(transfers(box, ["b"], 5, 1, waiting())) == 1  # that of the next round waits
+    assert box.transfers.applied == {"b": (5, 1)}
+    assert len(transfers(mailbox(tmp_path, b=(4, 1)), ["b"], 5, 1, waiting())) == 1  # nothing was saved yet
     for left in (["transfer-000005-1-b", "transfer-000006-1-b"], ["transfer-000006-1-b"]):  # one checkpoint later
         box.saved()
         assert sorted(path.stem for path in tmp_path.iterdir()) == left
@@ -190,10 +199,10 @@ def test_damaged_messages_are_named_and_stay(damage: Callable[[bytes], bytes], t
 def test_nobody_waits_for_whoever_is_gone(tmp_path: Path) -> None:
     """An exchange ends as soon as all are here that are alive, and wakes up for what comes meanwhile."""
     box = mailbox(tmp_path)
-    assert box.copies(["b", "c"], 5, 0, waiting(seconds=3600)) == {}
+    assert copies(box, ["b", "c"], 5, 0, waiting(seconds=3600)) == {}
     thread = Thread(target=deliver, args=(box, NOW))
     thread.start()
-    assert box.copies(["b", "c"], 5, 0, waiting("b", seconds=3600)).keys() == {"b"}
+    assert copies(box, ["b", "c"], 5, 0, waiting("b", seconds=3600)).keys() == {"b"}
     thread.join()
 
 
@@ -210,13 +219,13 @@ def test_a_message_that_is_arriving_is_waited_for(tmp_path: Path) -> None:
 
     thread = Thread(target=rest)
     thread.start()
-    assert box.copies(["b"], 5, 0, patience).keys() == {"b"}
+    assert copies(box, ["b"], 5, 0, patience).keys() == {"b"}
     thread.join()
     cut = box.admit(NOW._replace(sender="c"), 0)
-    assert box.copies(["c"], 5, 0, WaitFor(0.0, lambda: ["b"], longest=3600.0)) == {}  # it is not there any more
-    assert box.copies(["c"], 6, 0, WaitFor(0.0, lambda: ["c"], longest=3600.0)) == {}  # of another round
+    assert copies(box, ["c"], 5, 0, WaitFor(0.0, lambda: ["b"], longest=3600.0)) == {}  # it is not there any more
+    assert copies(box, ["c"], 6, 0, WaitFor(0.0, lambda: ["c"], longest=3600.0)) == {}  # of another round
     cut.unlink()
-    assert box.copies(["c"], 5, 0, WaitFor(0.0, lambda: ["c"], longest=3600.0)) == {}
+    assert copies(box, ["c"], 5, 0, WaitFor(0.0, lambda: ["c"], longest=3600.0)) == {}
     assert (Deadline().longest, Deadline(7.0).longest) == (60.0, 7.0)
 
 
@@ -242,7 +251,15 @@ def network(folder: Path, **rounds: int) -> Network:
     transport: Any = SimpleNamespace(alive=lambda: beats, drop=lambda round: None, post=lambda *_: None)
     events: Callable[..., None] = lambda *_, **__: None  # noqa: E731
     box, out = mailbox(folder / "in"), Outbox(folder / "out")
-    return Network(["a", "b", "c", "d", "e"], 0, "digest", transport, box, out, Deadline(0.0), events)
+    return Network(
+        members=["a", "b", "c", "d", "e"],
+        client=0,
+        transport=transport,
+        mailbox=box,
+        outbox=out,
+        deadline=Deadline(0.0),
+        on_event=events,
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from coterie.net.setup.start import participant
 from coterie.report.collect import collect
 from coterie.report.groups import setups
 from coterie.training.config import describe
-from coterie.training.so_far import run_after
+from coterie.training.results import run_after
 from helpers_cli import Cli
 from laws import build
 from local_peers import run_together

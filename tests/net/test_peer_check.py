@@ -14,13 +14,13 @@ import pytest
 
 pytest.importorskip("cryptography", reason="peers need coterie[peers]")
 
-from coterie.cli import peer_run
+from coterie.cli.peer import run as peer_run
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.net.certificates.authority import Authority
 from coterie.net.operations import check
-from coterie.net.operations.check import Ask, Finding, findings, hello
-from coterie.net.setup.agreement import agreed
+from coterie.net.operations.check import Ask, Finding, findings
+from coterie.net.setup.agreement import agreed, hello
 from coterie.net.setup.config import PeerConfig, load
 from coterie.net.setup.start import transport_of
 from coterie.net.wire.transport import Beat, Transport

@@ -12,15 +12,14 @@ import pytest
 pytest.importorskip("cryptography", reason="peers need coterie[peers]")
 
 from coterie import algorithms, models
-from coterie.cli import peer_run
+from coterie.cli.peer import run as peer_run
 from coterie.core.errors import UserError
 from coterie.data import federate
 from coterie.net.certificates.authority import Authority
 from coterie.net.setup.agreement import agreed, algorithm, differences, digest, module
-from coterie.net.setup.config import PeerConfig, load
+from coterie.net.setup.config import TEMPLATE, PeerConfig, load
 from coterie.net.setup.own_data import own_data
 from coterie.net.setup.shared_columns import merged, read_columns
-from coterie.net.setup.template import TEMPLATE
 from coterie.net.wire.address import Address
 from in_process import answer
 from published import images

@@ -20,6 +20,8 @@ from helpers_cli import tmpfs
 from lossy_network import Link, LossyNetwork, unavailable
 from peer_processes import PeerServer, RunningPeer, wait_until
 
+pytestmark = pytest.mark.hostile
+
 NAMES = [f"site-{i}" for i in range(5)]
 ROUNDS = 12
 PAUSE = 0.2  # seconds that the training of a round takes longer, so that nobody has finished before a fault is over

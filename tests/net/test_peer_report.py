@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import tarfile
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from coterie.core.errors import UserError
 from coterie.data import Federation
 from coterie.measure.compare import Comparison
 from coterie.models.model import Model, cross_entropy
-from coterie.net.peer.peer import Peer
+from coterie.net.peer.rows import Carried
 from coterie.report import html
 from coterie.report.collect import collect
 from coterie.report.groups import setups
@@ -123,11 +122,13 @@ def test_a_member_with_many_test_samples_has_fewer_draws(copied: list[Path]) -> 
 
 def test_rows_count_what_is_acknowledged_between_two_rounds() -> None:
     snapshots = iter({"messages_out": {"copy": n}, "bytes_out": 100, "bytes_in": 7} for n in (1, 4, 4))
-    peer: Any = object.__new__(Peer)
-    peer.network = SimpleNamespace(transport=SimpleNamespace(snapshot=lambda: next(snapshots)))
-    peer.counted = Counter()
-    assert [peer._sent()["messages_out"] for _ in range(3)] == [1, 3, 0]
-    assert peer.counted == {"messages_out": 4, "bytes_out": 100, "bytes_in": 7}
+    transport: Any = SimpleNamespace(snapshot=lambda: next(snapshots))
+    carried = Carried(transport)
+    assert [carried.since_last() for _ in range(3)] == [
+        {"messages_out": 1, "bytes_out": 100, "bytes_in": 7},
+        {"messages_out": 3, "bytes_out": 0, "bytes_in": 0},
+        {"messages_out": 0, "bytes_out": 0, "bytes_in": 0},
+    ]
 
 
 def test_one_folder_is_a_run_of_one_client_and_says_who_is_missing(folders: Folders) -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("aiohttp", reason="peers need coterie[peers]")
 
 import coterie as ct
 from coterie import net
-from coterie.cli.peer_status import show_status
+from coterie.cli.peer.status import show_status
 from coterie.core.checked_json import read_json
 from coterie.core.errors import FolderError, UserError
 from coterie.models.model import Model, cross_entropy
@@ -270,7 +270,9 @@ def test_a_peer_that_runs_is_seen_by_all_ways(tmp_path: Path, capsys: pytest.Cap
     def run(p: Participant, on_event: Callable[..., None]) -> None:
         def transport(box: Any, beat: Any, hello: Any) -> Transport:
             where = members[p.name]
-            return Transport(p.name, members, where, None, None, box, beat, hello, on_event, timing=QUICK)
+            return Transport(
+                p.name, members, where, receiver=box, beat=beat, hello=hello, on_event=on_event, timing=QUICK
+            )
 
         with metrics_at(Address("127.0.0.1", port) if p.client == 0 else None, on_event) as serve:
             run_peer(p, transport, on_event, serve=serve)

@@ -25,6 +25,8 @@ from net_members import Client, free_addresses
 from peer_processes import PeerServer, wait_until
 from recording_proxy import RecordingProxy, header_of
 
+pytestmark = pytest.mark.hostile
+
 NAMES = [f"site-{i}" for i in range(3)]
 MALLORY = "mallory"  # a member that the test plays
 COMMON = {"lr": 0.1, "personal_lr": 0.1, "epochs": 1, "batch_size": 16}

@@ -17,7 +17,7 @@ from coterie.models.model import Model, cross_entropy
 from coterie.net.setup.prepare import check_between_peers
 from coterie.net.wire.transport import Transport
 from coterie.store import RunFolder
-from coterie.training.folded import folded
+from coterie.training.client import folded
 from laws import METHODS, build, kind_like
 from local_peers import participants, run_together
 from net_members import Certified, free_addresses
@@ -69,7 +69,10 @@ def test_three_peers_over_connections_have_them_as_well(row: str, tmp_path: Path
 
     def transport(name: str, box: Any, beat: Any, hello: Any) -> Transport:
         tls = certified.server(name), certified.client(name)
-        return Transport(name, where, where[name], *tls, box, beat, hello, lambda *_, **__: None)
+        return Transport(
+            name, where, where[name], receiver=box, beat=beat, hello=hello, on_event=lambda *_, **__: None,
+            server_tls=tls[0], client_tls=tls[1],
+        )  # fmt: skip
 
     check(row, "mlp", ragged("mlp").of_clients(np.arange(3)), tmp_path, transport)
 

@@ -9,17 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
 import coterie as ct
 from coterie.models.model import Model, cross_entropy
-from coterie.net.peer.outbox import Outbox
+from coterie.net.peer.outbox import Outbox, Portion
 from coterie.net.peer.peer import APPLIED, INBOX, OUTBOX, run_peer
 from coterie.net.setup.prepare import Participant
 from coterie.store import RunFolder
+from federation_files import FederationFiles
 from laws import build
 from local_peers import LocalTransport, participants, short_turns
 from toys import net, ragged
+
+pytestmark = pytest.mark.hostile
 
 ROUNDS = 2
 
@@ -156,3 +160,21 @@ def test_a_damaged_checkpoint_loses_and_doubles_no_mass(tmp_path: Path) -> None:
     assert play(peers, 1, faults, f"checkpoint/round-{ROUNDS:06d}.safetensors")
     assert mass_everywhere(peers) == len(peers)
     assert all(RunFolder(p.folder).finished for p in peers)
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+@pytest.mark.parametrize("saved", [True, False])
+def test_the_mass_of_files_in_the_middle_of_a_round(saved: bool, arrived: bool, tmp_path: Path) -> None:
+    """A state that was saved before its member handed something over still has it."""
+    files = FederationFiles(tmp_path, {"alpha": "", "beta": ""}, "dfedpgp", ROUNDS, {})
+    for name in files.names:
+        (files.run(name) / "checkpoint").mkdir(parents=True)
+        (files.run(name) / INBOX).mkdir()
+        gone = 0.375 if saved and name == "alpha" else 0.0
+        state = {"mu": torch.tensor([1.0 - gone]), APPLIED: torch.tensor([[-1, -1], [-1, -1]])}
+        rounds = 3 if saved and name == "alpha" else 2
+        save_file(state, files.run(name) / "checkpoint" / f"round-{rounds:06d}.safetensors")
+    Outbox(files.run("alpha") / OUTBOX).commit(2, 0, {"u": torch.zeros(1)}, {"beta": Portion(0.5, 0.375)})
+    if arrived:
+        save_file({"mass": torch.tensor(0.375)}, files.run("beta") / INBOX / "transfer-000002-0-alpha")
+    assert files.mass() == 2

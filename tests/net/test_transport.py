@@ -19,8 +19,8 @@ pytest.importorskip("aiohttp", reason="peers need coterie[peers]")
 
 from coterie.core.errors import UserError
 from coterie.net.wire import admission
-from coterie.net.wire.counters import Presence
-from coterie.net.wire.message import Header, Kind, Outgoing, Refused
+from coterie.net.wire.message import Header, Outgoing, Refused
+from coterie.net.wire.node import Presence
 from coterie.net.wire.tls import name_of
 from coterie.net.wire.transport import Beat, Transport
 from net_members import (
@@ -34,6 +34,8 @@ from net_members import (
     silent_listener,
     wait,
 )  # fmt: skip
+
+pytestmark = pytest.mark.hostile
 
 NAMES = ("alpha", "beta", "gamma")
 
@@ -69,7 +71,7 @@ def members(tmp_path: Path, certified: Certified) -> Iterator[Members]:
         member.transport.close()
 
 
-def message(sender: str = "alpha", kind: Kind = "copy", model: dict[str, torch.Tensor] = MODEL) -> bytes:
+def message(sender: str = "alpha", kind: str = "copy", model: dict[str, torch.Tensor] = MODEL) -> bytes:
     return b"".join(Outgoing(Header("clinics", "0a1b", kind, 0, 0, sender), model).chunks())
 
 
@@ -241,7 +243,8 @@ def test_a_port_that_is_taken(members: Members, tmp_path: Path) -> None:
 def test_plain_http_stays_on_this_machine(host: str) -> None:
     with pytest.raises(UserError, match=r"b is at .*:1, which is not on 127.0.0.1: use certificates"):
         Transport(
-            "a", {"b": (host, 1)}, ("127.0.0.1", 0), None, None, Inbox(Path()), lambda: None, dict, print,
+            "a", {"b": (host, 1)}, ("127.0.0.1", 0),
+            receiver=Inbox(Path()), beat=lambda: None, hello=dict, on_event=print,
         )  # type: ignore[arg-type, return-value]  # fmt: skip
 
 

@@ -12,12 +12,12 @@ import torch
 
 from coterie import models
 from coterie.algorithms import BUILDERS
-from coterie.algorithms.costs import CapacityRow, capacity_table
 from coterie.algorithms.method import facts
 from coterie.algorithms.settings import settings_of
-from coterie.cli.capacity import show_capacity
 from coterie.core.errors import UserError
 from coterie.core.tensors import entries
+from coterie.papers.capacity import CapacityRow, capacity_table
+from coterie.papers.commands.capacity_table import show_capacity
 from coterie.submodels import factorize
 from coterie.submodels.staged import stage_lengths
 from toys import communication, computation

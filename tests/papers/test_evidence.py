@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tried
-from coterie import recipes
+from coterie.papers import recipes
 
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 

@@ -9,8 +9,8 @@ import pytest
 
 from coterie.core.errors import UserError
 from coterie.data import Transform
-from coterie.recipes import READINGS, Case, Protocol, Reading, Recipe, Statement, load, names
-from coterie.recipes.reading import ReadingName, merge
+from coterie.papers.recipes import READINGS, Case, Protocol, Reading, Recipe, Statement, load, names
+from coterie.papers.recipes.reading import ReadingName, merge
 
 RECIPES = [load(name) for name in names()]
 SILENT = ("not stated", "not released", "not public")

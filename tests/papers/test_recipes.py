@@ -19,13 +19,12 @@ from coterie.data import PARTITIONS, Transform
 from coterie.engines import Serial
 from coterie.measure import Metrics
 from coterie.models.model import Model, cross_entropy
-from coterie.recipes import READINGS, Recipe, load, names, papers, published_numbers
-from coterie.recipes.changes import Changes, apply_changes, shortenings
-from coterie.recipes.costs import cost
-from coterie.recipes.metrics import value
-from coterie.recipes.results import RecipeResult, across_runs, recipe_results
-from coterie.recipes.sources import SOURCES, source
-from coterie.recipes.speeds import participants
+from coterie.papers.recipes import READINGS, Recipe, load, names, papers, published_numbers
+from coterie.papers.recipes.changes import Changes, apply_changes, shortenings
+from coterie.papers.recipes.costs import cost
+from coterie.papers.recipes.metrics import value
+from coterie.papers.recipes.results import RecipeResult, across_runs, recipe_results
+from coterie.papers.recipes.sources import SOURCES, source
 from coterie.submodels.staged import stage_lengths
 from coterie.training.experiment import Experiment
 from estimate import estimate
@@ -242,7 +241,9 @@ def test_forward_passes_add_up_to_the_flops() -> None:
             for method in (m for m in case.estimates if recipe.entry(m).builder == "fedavg"):
                 s, price, known = recipe.settings(method, case), case.estimates[method], source(case.data)
                 if isinstance(s["epochs"], int) and not s.get("steps"):
-                    passes = s["epochs"] * known.train / case.clients * participants(s, case.clients) * case.rounds
+                    wanted = s["participation"]
+                    cohort = wanted if isinstance(wanted, int) else max(1, round(wanted * case.clients))
+                    passes = s["epochs"] * known.train / case.clients * cohort * case.rounds
                     assert price["flops"] == pytest.approx(3 * price["forward"] * passes, rel=2e-3), recipe.name
                     counted += 1
     assert counted > 20

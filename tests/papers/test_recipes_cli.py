@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli.recipe_show import Circumstances, show_results
 from coterie.core.spec import scaled
-from coterie.recipes import load
+from coterie.papers.commands.recipe_show import Circumstances, show_results
+from coterie.papers.recipes import load
 from forks import ENVIRONMENT
 from helpers_cli import Cli, assert_same_run
 
@@ -21,12 +21,13 @@ SHORT = (*SMALL, "--case", "1", "--clients", "5")
 
 def test_list_and_show_need_no_torch() -> None:
     program = (
-        "import sys; from coterie.cli.recipe_show import show_recipe, show_recipes; from coterie.recipes import names\n"
+        "import sys; from coterie.papers.commands.recipe_show import show_recipe, show_recipes\n"
+        "from coterie.papers.recipes import names\n"
         "show_recipes(None)\nfor name in names(): show_recipe(name)\nassert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
-    facts = ("dfedalt-t1", "Table 1, Figure 3", "88.85", "weight_decay=0.005", "85.30?", "time, NVIDIA H200 in")
+    facts = ("dfedalt-t1", "Table 1, Figure 3", "88.85", "weight_decay=0.005", "85.30?")
     changed = ("Changed, so that a claim can show; --reading paper undoes it", "* gamma = 0.005 instead of 0.001")
     for text in (*facts, *changed):
         assert text in done.stdout
@@ -45,7 +46,6 @@ def test_a_shortened_run_stands_beside_the_published_numbers_and_says_so(cli: Cl
     )
     assert [text for text in told if text not in " ".join(done.out.split())] == []
     assert "at its published size: 817 PFLOP" in done.err
-    assert "was never measured" in done.err  # on a CPU
     assert "84.17" in done.out
     assert "88.85" in done.out
     assert "after local training" in done.out

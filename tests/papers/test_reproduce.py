@@ -6,7 +6,7 @@ import pytest
 
 import reproduce
 import tried
-from coterie import recipes
+from coterie.papers import recipes
 
 LINES = {paper: reproduce.lines(paper) for paper in recipes.papers()}
 
@@ -18,7 +18,7 @@ def test_every_table_and_figure_has_its_line(paper: str) -> None:
     assert told == {f"{kind} {n}" for kind, count in reproduce.PRINTED[paper].items() for n in range(1, count + 1)}
     without = {item for of, item in reproduce.NO_EXPERIMENT if of == paper}
     assert not without & {item.rstrip("abcd") for item, _ in reproduce.covered(paper)}
-    assert all(len(row) == 6 and all(row) for row in LINES[paper])
+    assert all(len(row) == 5 and all(row) for row in LINES[paper])
 
 
 def test_every_recipe_and_every_published_number_has_a_line() -> None:
@@ -31,7 +31,7 @@ def test_every_recipe_and_every_published_number_has_a_line() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     page = reproduce.PAGE.read_text(encoding="utf-8")
-    assert reproduce.written(page) == page, "run `make times`"
+    assert reproduce.written(page) == page, "run `make reproduce`"
 
 
 def test_a_recipe_tried_at_its_size_has_a_run_of_its_size() -> None:
@@ -79,7 +79,7 @@ def test_a_run_counts_where_it_is_what_was_published() -> None:
     assert list(reproduce.cells(trained, {**of_both, "transform": None}, 2000)) == []
     assert list(reproduce.cells(trained, {**of_both, "rounds": 3000}, 2000)) == []  # its cosine ends elsewhere
     assert list(reproduce.cells(counted, of_both, 2000)) == []
-    words = {row[0]: row[5] for row in LINES["dfedalt"]}
+    words = {row[0]: row[4] for row in LINES["dfedalt"]}
     assert words["Table 1"].startswith("[in part: ")
     assert words["Table 5"] == "never"
-    assert {row[5] for row in LINES["fedavg-p"] if row[0].startswith("Figure")} == {"[run](evidence/004_recipes.md)"}
+    assert {row[4] for row in LINES["fedavg-p"] if row[0].startswith("Figure")} == {"[run](evidence/004_recipes.md)"}

@@ -15,13 +15,13 @@ from coterie.algorithms.method import facts, method
 from coterie.algorithms.options import Training
 from coterie.core.errors import UserError
 from coterie.measure.convergence import gradient_norms
-from coterie.theory import THEOREMS, bounds, examine, theorem_of
-from coterie.theory.bounds import Cohort, Decrease, Smoothness, Steps
-from coterie.theory.mixing import connected_window, contraction, phi, push_sum_constants, symmetric
-from coterie.theory.partial import partial_gradients, smoothness
-from coterie.theory.quadratic import SAMPLES, quadratic
-from coterie.theory.server import norms
-from coterie.theory.trajectory import experiment_of, run_trajectory
+from coterie.papers.theory import THEOREMS, bounds, examine, theorem_of
+from coterie.papers.theory.bounds import Cohort, Decrease, Smoothness, Steps
+from coterie.papers.theory.mixing import connected_window, contraction, phi, push_sum_constants, symmetric
+from coterie.papers.theory.partial import partial_gradients, smoothness
+from coterie.papers.theory.quadratic import SAMPLES, quadratic
+from coterie.papers.theory.server import norms
+from coterie.papers.theory.trajectory import experiment_of, run_trajectory
 from helpers_cli import Cli
 
 L = Smoothness(1.3, 0.7, 0.25)

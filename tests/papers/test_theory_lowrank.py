@@ -11,11 +11,11 @@ import torch
 import coterie as ct
 from coterie.algorithms.base import Problem
 from coterie.core.errors import UserError
-from coterie.theory import bounds, examine
-from coterie.theory.bounds import Factored, marchenko_pastur
-from coterie.theory.lowrank import curvature, factored_constants, lemma, moments, smallest_power
-from coterie.theory.matrices import FactorTrajectory, MatrixProblem, matrices, run_factors
-from coterie.theory.trajectory import BoundMethod
+from coterie.papers.theory import bounds, examine
+from coterie.papers.theory.bounds import Factored, marchenko_pastur
+from coterie.papers.theory.lowrank import curvature, factored_constants, lemma, moments, smallest_power
+from coterie.papers.theory.matrices import FactorTrajectory, MatrixProblem, matrices, run_factors
+from coterie.papers.theory.trajectory import BoundMethod
 from helpers_cli import Cli
 
 C = Factored(layers=5, rho=2, N=7, E=3, L_s=1.7, sigma2=0.3, G2=1.9, Gg2=2.3, kappa_u=1.1, kappa_v=1.3, kappa_uv=1.2)

@@ -9,9 +9,9 @@ import pytest
 
 import coterie as ct
 from coterie.core.errors import UserError
-from coterie.theory import Sweep, examine, sweep
-from coterie.theory.mixing import push_sum_constants
-from coterie.theory.sweep import slope
+from coterie.papers.theory import Sweep, examine, sweep
+from coterie.papers.theory.mixing import push_sum_constants
+from coterie.papers.theory.sweep import slope
 from helpers_cli import Cli
 
 

@@ -8,11 +8,11 @@ import torch
 
 from coterie.engines import Serial
 from coterie.models.model import Model, cross_entropy
-from coterie.recipes import PublishedNumber, load, names, published_numbers
-from coterie.recipes.costs import is_size
-from coterie.recipes.metrics import protocol
-from coterie.recipes.results import RecipeResult, Runs, is_reproducible, recipe_results
-from coterie.report.recipe_charts import recipe_charts
+from coterie.papers.figures.recipe_charts import recipe_charts
+from coterie.papers.recipes import PublishedNumber, load, names, published_numbers
+from coterie.papers.recipes.costs import is_size
+from coterie.papers.recipes.metrics import protocol
+from coterie.papers.recipes.results import RecipeResult, Runs, is_reproducible, recipe_results
 from coterie.training.experiment import Experiment
 from one_sample_each import one_sample_each
 

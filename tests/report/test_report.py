@@ -17,14 +17,14 @@ import coterie as ct
 from coterie.cli import main
 from coterie.core.errors import UserError
 from coterie.measure.compare import Comparison
+from coterie.papers.figures.landscape import TOGETHER, slice_of
+from coterie.papers.figures.recipe_charts import exchanges
 from coterie.report.clients import heat_map
 from coterie.report.collect import collect
 from coterie.report.graph import gap_of
 from coterie.report.groups import setups
-from coterie.report.landscape import TOGETHER, slice_of
 from coterie.report.library import compressed_library, pack_json
 from coterie.report.page import page
-from coterie.report.recipe_charts import exchanges
 from coterie.report.record import Record
 from coterie.report.titles import page_title
 from coterie.topology import spectral_gap

@@ -15,10 +15,10 @@ import pytest
 from rich.console import Console
 
 import coterie as ct
-from coterie.cli.follow import BUILDING, STILL, Folder, Followed
-from coterie.cli.watch import _table
+from coterie.cli.results.watch import _table
 from coterie.core.errors import UserError
 from coterie.core.files import replace
+from coterie.study.follow import BUILDING, STILL, Folder, Followed
 from helpers_cli import DATA, Cli, Started
 from pages import Page
 

@@ -1,6 +1,6 @@
 """Every field of every file of a folder, damaged in every way, read by every command: a page, or one sentence.
 
-``make test`` takes a small part of all damages, always the same; with COTERIE_ALL_FIELDS=1 they are all tried.
+``make test`` takes a small part of all damages, always the same. The exhaustive form tries them all, for over an hour.
 """
 
 import contextlib
@@ -8,10 +8,9 @@ import io
 import itertools
 import json
 import math
-import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +22,9 @@ from coterie.core.errors import UserError
 from coterie.core.files import digest
 from helpers_cli import Cli
 
-ALL = bool(os.environ.get("COTERIE_ALL_FIELDS"))
-TRIED = 40  # damages per folder, unless all are
+pytestmark = pytest.mark.hostile
+
+TRIED = 40  # damages per folder in the small sample
 TINY = ("--data", "synthetic:size=60,classes=3", "--model", "logreg", "--clients", "3", "--rounds", "2", "--quiet")
 RUN = ("dfedalt", *TINY[:-2], "3", "--quiet", "--topology", "ring", "--set", "steps=1")
 COMPARE = ("compare", "local", "dfedalt", *TINY, "--set", "steps=1")
@@ -128,12 +128,6 @@ def damages(folder: Path) -> list[Damage]:
     return found
 
 
-def some(folder: Path) -> list[Damage]:
-    """A part of all damages, always the same, or all."""
-    every = damages(folder)
-    return every if ALL else random.Random(0).sample(every, min(TRIED, len(every)))
-
-
 @pytest.fixture(scope="module")
 def folders(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run, one that was interrupted, a comparison and a recipe's runs."""
@@ -177,18 +171,34 @@ def problem(damage: Damage, arguments: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("kind", COMMANDS)
+def test_commands_survive_some_damages(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A part of all damages, always the same. The commands take turns."""
+    monkeypatch.chdir(tmp_path)
+    every, commands = damages(folders[kind]), itertools.cycle(COMMANDS[kind])
+    some = random.Random(0).sample(every, min(TRIED, len(every)))
+    check_survived(folders[kind], tmp_path, zip(some, commands, strict=False))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("kind", COMMANDS)
 def test_every_command_survives_every_damage(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    check_survived(folders[kind], tmp_path, itertools.product(damages(folders[kind]), COMMANDS[kind]))
+
+
+def check_survived(folder: Path, home: Path, tries: Iterable[tuple[Damage, tuple[str, ...]]]) -> None:
+    """Each command ends well on a copy of the folder with one damage."""
     wrong = []
-    for number, damage in enumerate(some(folders[kind])):
-        commands = COMMANDS[kind] if ALL else (COMMANDS[kind][number % len(COMMANDS[kind])],)
-        for arguments in commands:
-            fresh(folders[kind], tmp_path)
-            damage.do(tmp_path / "a")
-            if found := problem(damage, arguments):
-                wrong.append((*damage[:3], str(damage.value)[:20], arguments[0], found))
+    for damage, arguments in tries:
+        fresh(folder, home)
+        damage.do(home / "a")
+        if found := problem(damage, arguments):
+            wrong.append((*damage[:3], str(damage.value)[:20], arguments[0], found))
     assert wrong == []
 
 

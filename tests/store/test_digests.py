@@ -15,6 +15,8 @@ from coterie.store.chosen import load_chosen, save_chosen
 from helpers_cli import Cli, contents
 from in_process import answer
 
+pytestmark = pytest.mark.hostile
+
 HASH, FIX = "its hash is another than the sha256 of digests.json", "restore the file, or start the run again"
 Tensors = dict[str, torch.Tensor]
 

@@ -16,6 +16,8 @@ from coterie.store import RunFolder
 from coterie.store.folder import RESAMPLED
 from helpers_cli import reseal
 
+pytestmark = pytest.mark.hostile
+
 GRAPH = {"name": "ring", "fixed": True, "stochastic": "doubly", "round": 1, "messages": 2, "edges": [[0, 1, 0.5]]}
 # The kind of file, what it holds, and the field and the reason that the sentence must name.
 WRONG: dict[str, tuple[Any, str, str]] = {

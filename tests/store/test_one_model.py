@@ -15,8 +15,7 @@ from coterie.cluster.ray_backend import gathered_clients
 from coterie.core.tensors import replicate
 from coterie.measure.evaluate import chosen_rows
 from coterie.models.model import Model, cross_entropy
-from coterie.training.client import Client
-from coterie.training.folded import common_parts, folded, unfolded
+from coterie.training.client import Client, common_parts, folded, unfolded
 from coterie.training.run import Run
 
 SMALL: dict[str, Any] = {"rounds": 2, "progress": False, "device": "cpu"}

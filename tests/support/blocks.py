@@ -18,7 +18,6 @@ STAGED = {"flanc", "depthfl", "progfed"}  # which train residual networks by the
 NARROW = ("--model", "resnet8-bn:width=4")
 # Not run but parsed by the command line itself, each for a reason.
 PARSED_ONLY = {
-    "bench": "it measures for half a minute; tests/bench/test_bench.py runs it",
     "data fetch": "it needs a network; tests/data/test_fetch.py has a server of its own",
     "data dir": "it changes what the person has chosen; tests/data/test_sources.py calls it in a home of its own",
     "recipe run": "it needs the published data and days; tests/papers/test_recipes_cli.py runs one on small data",
@@ -93,6 +92,8 @@ def command(words: list[str], cli: Cli, folder: Path) -> None:
         coterie(words[1:], cli, folder)
     elif words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE), words
+    elif words[0] == "python":
+        assert (ROOT / words[1]).is_file(), words
     elif words[:2] == ["pip", "install"]:
         extras = re.findall(r"\[(\w+)\]", " ".join(words))
         known = (ROOT / "pyproject.toml").read_text()

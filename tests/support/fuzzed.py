@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typer.models import ArgumentInfo
 
 from coterie.cli.app import app
-from coterie.cli.fields import flag
+from coterie.cli.common.fields import flag
 
 
 class Typed(NamedTuple):
@@ -85,6 +85,7 @@ SUITABLE: dict[str, list[str]] = {
     "device": ["auto", "cpu"],
     "precision": ["fp32", "bf16", "tf32"],
     "init": ["common", "per-client"],
+    "optimizer": ["sgd", "adam", "adamw"],
     "capacities": ["b4-b2", "1-0.5", "b2@1-b4"],
     "ray_address": ["127.0.0.1:1"],
     "for_": ["90s", "25m", "1h30m"],
@@ -108,7 +109,6 @@ SUITABLE: dict[str, list[str]] = {
     "run": ["run", "run/config.json"],
     "out": ["new", "a.png", "new.safetensors", "new.tar.gz"],
     "png": ["a.png", "new/a.png"],
-    "to": ["speeds.json"],
     "folder": ["new", "."],
     "data_dir": ["new", "."],
 }

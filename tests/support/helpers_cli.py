@@ -200,7 +200,13 @@ def tmpfs(at: Path, options: str) -> Iterator[None]:
 def _serve() -> None:
     """Imports what commands need, and answers requests."""
     # torch._dynamo is what vmap imports; the last two are what every table that is printed does.
-    for module in ("coterie.cli.train", "coterie.report.library", "torch._dynamo", "numpy.ma", "rich._emoji_codes"):
+    for module in (
+        "coterie.cli.training.run",
+        "coterie.report.library",
+        "torch._dynamo",
+        "numpy.ma",
+        "rich._emoji_codes",
+    ):
         import_module(module)
     with suppress(UserError):  # which says that there is no plotly
         import_module("coterie.report.library").compressed_library()

@@ -40,6 +40,7 @@ class LocalTransport:
         self.name, self.members, self.receiver, self.beat = name, members, receiver, beat
         self.waiting: dict[str, list[tuple[Outgoing, Any]]] = {}
         self.sent = self.messages = 0
+        self.turn = Lock()  # the thread that writes the status asks who is there, too
         self.gate = Lock()  # a process that is gone takes nothing: not even the rest of what it was taking
 
     def start(self) -> None:
@@ -54,6 +55,14 @@ class LocalTransport:
         self._flush(to)
 
     def _flush(self, to: str) -> None:
+        """Send what waits, unless another thread is sending it."""
+        if self.turn.acquire(blocking=False):
+            try:
+                self._send(to)
+            finally:
+                self.turn.release()
+
+    def _send(self, to: str) -> None:
         queue = self.waiting.get(to, [])
         while queue and (there := self.members.get(to)):
             message, on_done = queue[0]

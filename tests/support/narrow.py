@@ -1,6 +1,6 @@
 """Train models at narrow widths on all engines in a process whose memory is checked.
 
-Run it as ``python tests/support/narrow.py [all]``.
+Run it as ``python tests/support/narrow.py [narrow | all]``.
 """
 
 import sys

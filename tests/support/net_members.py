@@ -14,7 +14,7 @@ import torch
 
 from coterie.core.tensors import Tensors
 from coterie.net.certificates.authority import Authority
-from coterie.net.wire.message import Header, Kind, Outgoing, Refused, open_message
+from coterie.net.wire.message import Header, Outgoing, Refused, open_message
 from coterie.net.wire.tls import Credentials, client_context, server_context
 from coterie.net.wire.transport import Beat, Timing, Transport
 
@@ -79,8 +79,8 @@ class Member:
         self.beat = Beat(0, "waiting", time.time(), "0a1b")
         tls = (certified.server(name), certified.client(name)) if certified else (None, None)
         self.transport = Transport(
-            name, members, self.address, *tls, self.inbox, lambda: self.beat, lambda: {"name": name}, self.note,
-            timing=timing, **options,
+            name, members, self.address, receiver=self.inbox, beat=lambda: self.beat, hello=lambda: {"name": name},
+            on_event=self.note, server_tls=tls[0], client_tls=tls[1], timing=timing, **options,
         )  # fmt: skip
 
     def note(self, event: str, **fields: Any) -> None:
@@ -91,8 +91,8 @@ class Member:
         wanted = {"event": event, **fields}
         return [one for one in list(self.events) if wanted.items() <= one.items()]
 
-    def post(self, to: str, round: int, kind: Kind = "copy", step: int = 0, model: Tensors = MODEL) -> None:
-        message = Outgoing(Header("clinics", "0a1b", kind, round, step, self.name), model)
+    def post(self, to: str, round: int, kind: str = "copy", step: int = 0, model: Tensors = MODEL) -> None:
+        message = Outgoing(Header("clinics", "0a1b", kind, round, step, self.name), model, kind == "transfer")
         self.transport.post(to, message, lambda who, outcome: self.done.append((who, outcome, round)))
 
 

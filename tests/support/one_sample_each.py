@@ -3,8 +3,8 @@
 import torch
 
 from coterie.data import Federation
-from coterie.recipes import Case
-from coterie.recipes.sources import source
+from coterie.papers.recipes import Case
+from coterie.papers.recipes.sources import source
 
 
 def one_sample_each(case: Case) -> Federation:

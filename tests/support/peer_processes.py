@@ -116,7 +116,7 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 90) -> 
 
 def _serve() -> None:
     """Imports what peers need, and answers requests."""
-    for module in ("coterie.cli.peer_run", "coterie.cli.app", "torch._dynamo", "numpy.ma"):
+    for module in ("coterie.cli.peer.run", "coterie.cli.app", "torch._dynamo", "numpy.ma"):
         import_module(module)
     serve(_peer)
 

@@ -1,16 +1,10 @@
 """Engines beside each other: the graphed one without a GPU, and numbers that must be the same."""
 
-import os
-
 import torch
 from torch import Tensor
 
 from coterie.engines import Graphed
 from toys import in_place
-
-# By hand: every case with every kind of model in both precisions, on every engine. Otherwise the first case of every
-# method meets every kind once, and elsewhere the kinds take turns: others in single precision than in double.
-ALL = "COTERIE_ALL_KINDS" in os.environ
 
 
 def graphed_for(chunk: int, exact: bool = False) -> Graphed:

@@ -18,10 +18,8 @@ from coterie.engines.pieces import SIZE, Program, cut, in_turn
 from coterie.models.model import Model, cross_entropy
 from coterie.models.resnet import ResNet
 from coterie.models.transformer import TransformerLayer
-from coterie.training.experiment import Experiment
-from coterie.training.first_steps import Attempt, take_first_steps
-from coterie.training.select_engine import Candidate, Work
-from coterie.training.state import RunState
+from coterie.training.experiment import Experiment, RunState
+from coterie.training.select_engine import Attempt, Candidate, Work, take_first_steps
 
 # The golden instance: F_i(u, v) = a_i/2 (u - b_i)^2 + c_i/2 (v - d_i)^2 with four clients.
 A, B = [1.0, 2.0, 3.0, 4.0], [1.0, -1.0, 2.0, 1.0]

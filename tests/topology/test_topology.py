@@ -1,7 +1,6 @@
 """Laws and closed forms of the topologies, and what people see of them."""
 
 import pickle
-import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coterie import topology as tp
-from coterie.cli.topology import draw_png, draw_terminal, show_topology
+from coterie.cli.show.topology import draw_png, show_topology
 from coterie.core.errors import UserError
 from coterie.core.spec import scaled
 
@@ -496,29 +495,6 @@ def test_matrices_that_cannot_be_measured() -> None:
 # What people see
 
 
-@pytest.mark.parametrize("n", [4, 5, 16, 33, 64])
-@pytest.mark.parametrize("text", ["ring", "exponential", "full", "random-pull:3"])
-def test_terminal_drawing_shows_every_client(text: str, n: int) -> None:
-    drawing = draw_terminal(tp.build(text, n)(0), width=80)
-    assert drawing.count("●") == n
-    assert {str(i) for i in range(n)} <= set(re.findall(r"\d+", drawing))
-    assert re.search("[⠁-⣿]", drawing)
-    assert max(map(len, drawing.splitlines())) <= 80
-    one_way = "dotted on the sender's half" in drawing
-    assert one_way == (text in ("exponential", "random-pull:3") and not (text == "random-pull:3" and n == 4))
-
-
-def test_terminal_drawing_of_idle_crowded_and_narrow() -> None:
-    idle = draw_terminal(tp.clique(9, 4)(0))
-    assert (idle.count("●"), idle.count("○")) == (4, 5)
-    assert "Only the links of client 0" in draw_terminal(tp.full(64)(0))
-    assert "Only the links" not in draw_terminal(tp.full(8)(0))
-    numbers = re.findall(r"\d+", draw_terminal(tp.ring(64)(0), width=60))
-    assert sorted(map(int, numbers)) == list(range(0, 64, 2))
-    assert draw_terminal(tp.ring(64)(0), width=30).count("●") > 40
-    assert draw_terminal(tp.none(1)(0), width=1).split() == ["0", "○"]
-
-
 @pytest.mark.parametrize(("text", "n"), [("random-pull:2", 9), ("ring", 40), ("none", 1)])
 def test_png(text: str, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
@@ -553,7 +529,6 @@ def test_command_for_a_fixed_topology(capsys: pytest.CaptureFixture[str], tmp_pa
     assert f"{1 - 0.5393446629:.6f}" in text
     assert "10 messages x 582,026 parameters of cnn x 4 bytes" in text
     assert "mean spectral gap" not in text
-    assert text.count("●") == 5
     path = tmp_path / "graph.png"
     show_topology("none", 2, "cnn", 582_026, png=path)
     text = capsys.readouterr().out

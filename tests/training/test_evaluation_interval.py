@@ -12,7 +12,7 @@ import coterie as ct
 from coterie.algorithms.base import Algorithm
 from coterie.cli.app import app
 from coterie.data import Federation
-from coterie.training import evaluation as evaluation_interval
+from coterie.training import schedule as evaluation_interval
 from coterie.training.experiment import Experiment
 from coterie.training.schedule import Schedule
 from coterie.training.settings import RunSettings

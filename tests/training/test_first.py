@@ -15,7 +15,7 @@ from coterie.core.errors import UserError
 from coterie.engines import Engine, Vectorized
 from coterie.store import RunFolder
 from coterie.training.experiment import Experiment
-from coterie.training.first import first_models
+from coterie.training.initial_models import first_models
 from laws import COMMON, METHODS, OF, build, kind_like
 from shards import SHARD_OF, assert_close, conduct, put_together, shards_of
 from toys import STAGED, ZOO, experiment, net, play, ragged

@@ -9,9 +9,9 @@ import torch
 
 from coterie.algorithms import BUILDERS
 from coterie.algorithms.method import facts
-from coterie.cli.interrupted import interruptible
-from coterie.cli.options import Output, RunOptions
-from coterie.cli.request import RunPlan
+from coterie.cli.common.interrupted import interruptible
+from coterie.cli.common.options import Output, RunOptions
+from coterie.cli.common.typed_plan import typed_plan
 from coterie.core.tensors import leaves
 from helpers_cli import assert_same_run, contents, rows
 from in_process import Answer, answer
@@ -130,8 +130,7 @@ def test_methods_that_are_paced_by_the_number_of_rounds_say_so(method: str) -> N
     states, model = [], "resnet8-bn:width=4" if facts(BUILDERS[method]).staged else "mlp:width=16"
     for rounds in (6, 16):
         options = RunOptions(data="digits", clients=6, rounds=rounds, model=model, set=["steps=1", "batch_size=8"])
-        plan = RunPlan.of(options)
-        e = plan.prepared(method, [method], 0).experiment
+        e = typed_plan([method], options).prepared(method, 0).experiment
         state = e.start().state
         for t in (0, 1):
             r = e.round(t)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..core import rng
 from ..core.clients import client_name
 from ..core.errors import DivergedError
-from ..core.tensors import Tensors, Tree, finite, floating, to_device
-from ..data.batches import Amount, Batches, Integers, Samples
+from ..core.tensors import Integers, Tensors, Tree, finite, floating, to_device
+from ..data.batches import Amount, Batches, Samples
 from ..engines.base import Engine, MixingRule, Step
 from ..local.personal import Patterns, personal_names
 from ..local.steps import Phase

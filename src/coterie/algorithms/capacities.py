@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.errors import UserError, unknown
 from ..core.spec import parse_shares, whole_number
-from ..data.batches import Integers
+from ..core.tensors import Integers
 
 WIDTHS = {"b1": 0.25, "b2": 0.5, "b3": 0.75, "b4": 1.0}  # shares of every hidden width
 COMMON_RANKS = {"b1": (1, 0.03), "b2": (3, 0.15), "b3": (5, 0.4)}  # layers that stay whole, rank ratio of all clients

@@ -12,8 +12,8 @@ from torch import Tensor
 from .. import topology as topologies
 from ..core import rng
 from ..core.errors import UserError
-from ..core.tensors import Tensors, Tree, floating, split, to_device, tree_map
-from ..data.batches import Amount, Integers, Stream
+from ..core.tensors import Integers, Tensors, Tree, floating, split, to_device, tree_map
+from ..data.batches import Amount, Stream
 from ..exchange.mixing import average
 from ..local.corrections import MASK, masked
 from ..local.optimizers import Slots, cosine

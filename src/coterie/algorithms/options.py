@@ -258,7 +258,15 @@ LMT_PAPER = Training(lr_min=1e-4, clip=None, batch_size=64, epochs=1)
 
 
 def refuse_stateless(t: Training, personal: OptimizerLike | None = None) -> None:
-    """Refuse to keep the state of SGD without momentum; ``personal``: the optimizer of a phase of its own."""
+    """Refuse to keep the state of SGD without momentum; ``personal``: the optimizer of a phase of its own.
+
+    >>> stateless = Training(momentum=0.0, keep_optimizer_state=True)
+    >>> refuse_stateless(stateless, "adam")  # Adam has a state to keep
+    >>> refuse_stateless(stateless)
+    Traceback (most recent call last):
+    ...
+    coterie.core.errors.UserError: keep_optimizer_state keeps a momentum that is 0: give momentum, as in momentum=0.9
+    """
     if t.keep_optimizer_state and t.optimizer == "sgd" and not t.momentum and personal in (None, "sgd"):
         raise UserError("keep_optimizer_state keeps a momentum that is 0: give momentum, as in momentum=0.9")
 

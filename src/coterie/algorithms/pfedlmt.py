@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ..core.tensors import Tensors, Tree, put, rows
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors, Tree, put, rows
 from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels import RankMode, column_dimensions, factorize_trained, front_names, recover, truncate_tensors

@@ -1,6 +1,6 @@
 """Settings of methods as people type them: which a method has, of which types, and what is meant by ``--set``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, get_type_hints
 
@@ -51,9 +51,21 @@ def parse_settings(items: Sequence[str], builders: Mapping[str, Builder]) -> dic
     >>> parse_settings(["lr=0.05", "weighting=uniform", "dfedavg.epochs=2"], {"fedavg": fedavg, "dfedavg": dfedavg})
     {'fedavg': {'lr': 0.05, 'weighting': 'uniform'}, 'dfedavg': {'lr': 0.05, 'epochs': 2}}
     """
+    return settings_by_method(map(split_setting, items), builders)
+
+
+def settings_by_method(
+    items: Iterable[tuple[str, str, Any]], builders: Mapping[str, Builder]
+) -> dict[str, dict[str, Any]]:
+    """Return what (method, key, value) sets, by method; the method is empty for all that have the setting.
+
+    >>> from coterie.algorithms import fedavg
+    >>> settings_by_method([("", "lr", 0.05), ("fedavg", "weighting", "uniform")], {"fedavg": fedavg})
+    {'fedavg': {'lr': 0.05, 'weighting': 'uniform'}}
+    """
     known = {m: settings_of(builder) for m, builder in builders.items()}
-    texts: dict[str, dict[str, str]] = {}
-    for typed, key, text in map(split_setting, items):
+    texts: dict[str, dict[str, Any]] = {}
+    for typed, key, text in items:
         method = display_name(typed)
         if method and method not in builders:
             raise UserError(f"--set {method}.{key}={text} is for {method}, which is not among {', '.join(builders)}")

@@ -7,8 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from .. import topology as topologies
-from ..core.tensors import Tensors, floating
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors, floating
 
 
 class Load(NamedTuple):
@@ -74,11 +73,11 @@ def to_server(clients: int, members: Integers, load: Load) -> tuple[Messages, ..
 class Totals(NamedTuple):
     """The numbers of a round's messages, over all links and in both directions."""
 
-    messages: int
-    parameters: int  # in all messages
-    bytes: int
-    busiest_up: int  # the bytes of the node that sends most
-    busiest_down: int  # the bytes of the node that gets most
+    messages: int = 0
+    parameters: int = 0  # in all messages
+    bytes: int = 0
+    busiest_up: int = 0  # the bytes of the node that sends most
+    busiest_down: int = 0  # the bytes of the node that gets most
 
 
 class Traffic(NamedTuple):

@@ -17,6 +17,7 @@ from torch.func import vmap
 from ..core.annotations import Example
 from ..core.errors import UserError
 from ..core.tensors import (
+    Integers,
     Tensors,
     Tree,
     concatenate,
@@ -29,7 +30,7 @@ from ..core.tensors import (
     split,
     to_device,
 )
-from ..data.batches import Integers, Samples
+from ..data.batches import Samples
 from ..engines import Serial
 from ..local.optimizers import Optimizer, RoundRates, Slots, part_of, put_together
 from ..local.paces import pace_of

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import UserError
-from ..core.tensors import Tensors, Tree, stack
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors, Tree, stack
 from ..local.personal import head_layer
 from ..local.steps import Phase
 from ..models.model import Model, frozen_parameters

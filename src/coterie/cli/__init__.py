@@ -22,7 +22,7 @@ def main() -> NoReturn:
     try:
         from ..core.errors import UserError, in_one_line
         from .app import app
-        from .typed import refuse_empty
+        from .common.typed import refuse_empty
     except KeyboardInterrupt:  # nothing has begun
         print("interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

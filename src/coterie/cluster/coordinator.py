@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 from ..core.errors import UserError
-from ..core.tensors import Tensors
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors
 from ..measure.rows import whole
 from ..store.checkpoint import save_part
-from ..training.cluster import Cluster
+from ..training.settings import Cluster
 from .packed import pack, unpack
 from .shard import tree
 from .shard_thread import DONE, FAILED, SWAP

@@ -14,17 +14,14 @@ from numpy.typing import NDArray
 from ..core.errors import UserError
 from ..core.schema import Row
 from ..core.spec import parse
-from ..core.tensors import Tensors
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors
 from ..measure.convergence import BY_CLIENT
 from ..measure.rows import joined, whole
 from ..models.model import Model
 from ..store.checkpoint import Checkpoint
-from ..training.client import Client
-from ..training.cluster import Cluster
-from ..training.experiment import Experiment
-from ..training.folded import common_parts, unfolded
-from ..training.state import RunState
+from ..training.client import Client, common_parts, unfolded
+from ..training.experiment import Experiment, RunState
+from ..training.settings import Cluster
 from .coordinator import Coordinator
 from .shard import COMMON, outline
 from .start import connected, workers_for

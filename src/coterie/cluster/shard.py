@@ -3,15 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from ..core.tensors import Tensors, size_in_bytes
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors, size_in_bytes
 from ..engines.base import Engine
 from ..measure.rows import ShardMeasures
 from ..store.checkpoint import Checkpoint
-from ..training.experiment import Experiment
-from ..training.first import everybodys
-from ..training.folded import folded
-from ..training.state import RunState
+from ..training.client import folded
+from ..training.experiment import Experiment, RunState
+from ..training.initial_models import everybodys
 from .shard_thread import Request, ShardThread
 from .sharded import Sharded
 

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.tensors import Tensors, concatenate
-from ..data.batches import Integers
+from ..core.tensors import Integers, Tensors, concatenate
 from ..engines.base import Engine, MixingRule, Moved, Statistic, combined, moved, statistics
 from ..topology.sparse import diagonal, entries, with_values
 from .shard_thread import ShardThread

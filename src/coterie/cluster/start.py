@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import UserError
 from ..core.spec import whole_number
-from ..training.cluster import Cluster
+from ..training.settings import Cluster
 from .worker import Worker
 
 PORTS = 65535  # the largest number of a port

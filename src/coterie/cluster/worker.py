@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from .. import __version__
 from ..algorithms.base import Algorithm
 from ..core.errors import UserError
-from ..core.tensors import Tensors, Tree, add, leaves, tree_map, with_leaves
+from ..core.memory import retain_freed_memory
+from ..core.tensors import Integers, Tensors, Tree, add, leaves, tree_map, with_leaves
 from ..data import Federation
-from ..data.batches import Integers
-from ..engines import Serial
 from ..models.model import Model
 from ..store.checkpoint import save_part
 from ..training.experiment import Experiment
-from ..training.freed_memory import retain_freed_memory
+from ..training.prepare import prepared_elsewhere
 from ..training.select_engine import Choice, select_engine
 from .packed import Packed, pack, unpack
 from .shard import Shard
@@ -69,7 +68,7 @@ class Job:
             tensors = [torch.from_numpy(v) for v in samples]
         federation = self.federation(*with_leaves(self.forms, tensors)).to(self.device)
         model = replace(self.model, module=self.model.module.to(self.device))
-        return Experiment.bound(model, federation, self.algorithm, Serial(), **self.fields)
+        return prepared_elsewhere(model, federation, self.algorithm, self.fields)
 
 
 def job_payload(e: Experiment, device: str) -> tuple[Job, list[NDArray[Any]]]:

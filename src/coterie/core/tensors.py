@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
+Integers = NDArray[np.int64]  # numbers of clients or samples
 Tree = Any  # Tensor | Tensors | a (named) tuple of trees
 T = TypeVar("T", bound=Tree)
 

@@ -5,9 +5,8 @@
 All return a ``Federation``, the only form in which the rest of the library sees data.
 """
 
-from .federation import Federation
+from .federation import Federation, from_tensors
 from .frames import from_csv, from_frame, from_huggingface, from_parquet
-from .given import from_tensors
 from .partition import PARTITIONS
 from .sources import SOURCES, federate
 from .transform import Transform

@@ -19,17 +19,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..core import rng
 from ..core.clients import client_list
-from ..core.tensors import Tensors, rows, tree_map
+from ..core.tensors import Integers, Tensors, rows, tree_map
 from .inputs import Inputs
 from .transform import Masking, Transform
 
-Integers = NDArray[np.int64]
 DRAWN = 6  # integers for every sample of every batch, those of steps on the way included
 ANSWERS = 256  # the number of answers that are evaluated together
 

@@ -1,11 +1,13 @@
 """The published data sets: their files, where these come from, and where they are looked for."""
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from ..core.errors import UserError, unknown
 from ..core.spec import spelled
+from .readers.packed import opened
 
 
 class Remote(NamedTuple):
@@ -146,3 +148,20 @@ def located(name: str, data: Path) -> list[Path]:
         f"{name} is not in {data}: put {files} into {data / wanted.folder}, type `coterie data fetch {name}`, "
         "or name another folder with --data-dir"
     )
+
+
+def check_published(name: str, path: Path) -> None:
+    """Refuse a file of a data set that differs from the published one, which another library reads."""
+    expected = next(remote.md5 for remote in entry(name).remotes if remote.name == path.name)
+    try:
+        found = md5_of(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): fetch it again") from error
+    if found != expected:
+        raise UserError(f"{path} has the md5 {found}, not {expected} of the published file: fetch it again")
+
+
+def md5_of(path: Path) -> str:
+    """Return the MD5 of a file, by which data sets are published."""
+    with opened(path) as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import UserError, did_you_mean
-from .batches import Integers
+from ..core.tensors import Integers
 
 
 class TableColumn(NamedTuple):

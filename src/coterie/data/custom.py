@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError
 from ..core.files import user_path
-from .batches import Integers
+from ..core.tensors import Integers
 from .federation import MOST_CLASSES
 from .inputs import Shape, array_names, names_of
 from .pool import Natural, Pool, quarter, rows_by_label

@@ -1,6 +1,6 @@
 """Features and targets of a table in the form that a model sees: texts one-hot, numbers standardized."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -10,11 +10,32 @@ from numpy.typing import NDArray
 from ..core.errors import UserError
 from ..core.memory import check_fits
 from ..core.schema import SavedColumns, SharedColumns
-from ..core.tensors import tree_map
-from .batches import Integers
+from ..core.tensors import Integers, tree_map
 from .columns import Table, TableColumn, doubles, numbered
-from .notes import feature_notes, few
 from .readers.pictures import decoded
+
+SHOWN = 5  # names in a sentence
+
+
+def feature_notes(features: Mapping[str, tuple[str, ...] | None], standardize: str) -> list[str]:
+    """Return what was done to the features: by column its texts, or None for a column of numbers."""
+    texts = [name for name, found in features.items() if found is not None]
+    numbers = len(features) - len(texts)
+    width = sum(len(found) for found in features.values() if found is not None)
+    said = [f"{few(texts)}: texts, encoded one-hot in {width} inputs"] if texts else []
+    if numbers and standardize != "none":
+        said.append(f"{numbers} column{'s' * (numbers > 1)} of numbers: standardized by the training rows")
+    return said
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first of some names.
+
+    >>> few(["a", "b"]), few(["a", "b", "c", "d", "e", "f"])
+    ('a, b', 'a, b, c, d, e and 1 more')
+    """
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
 
 _AS_STORED = {"images": "an image", "sequences": "one or more sequences"}  # kinds that no other kind is beside
 MOST_TEXTS = 100  # different texts of a column that is encoded one-hot
@@ -23,7 +44,7 @@ Floats32 = NDArray[np.float32]
 Texts = tuple[str, ...]
 
 
-class Way(NamedTuple):
+class EncodingOptions(NamedTuple):
     """What is done to the columns of a table."""
 
     fill: bool  # missing features by the mean of the training rows, texts by none
@@ -31,7 +52,7 @@ class Way(NamedTuple):
     known: "Columns | None" = None  # how another table was encoded: then this one is, too
 
 
-class Part(NamedTuple):
+class RowBlock(NamedTuple):
     """Some of the rows, and the inputs that they become."""
 
     rows: Mask
@@ -130,43 +151,49 @@ class Encoded(NamedTuple):
 
 
 def encode(
-    table: Table, test: Mask, targets: Sequence[str], y: NDArray[Any], classes: Texts | None, way: Way
+    table: Table, test: Mask, targets: Sequence[str], y: NDArray[Any], classes: Texts | None, options: EncodingOptions
 ) -> Encoded:
     """Return the samples of a table: its other columns are inputs; ``y``: the targets of all rows."""
-    notes = [_target_note(targets, y, classes, way.standardize)]
+    notes = [_target_note(targets, y, classes, options.standardize)]
     names = list(table.names)
     if not names:
         raise UserError(f"{table.where} has no column left to learn from: name fewer of them in drop")
     if kind := next(filter(table.of_kind, _AS_STORED), None):
-        return _as_stored(table, test, targets, y, classes, way, kind)
-    if way.known is not None:
-        _check_alike(table, way.known)
+        return _as_stored(table, test, targets, y, classes, options, kind)
+    if options.known is not None:
+        _check_alike(table, options.known)
     texts = {name: table.pop(name) for name in table.of_kind("texts")}
     kinds = {name: _categories(table.where, name, column, ~test) for name, column in texts.items()}
-    features = {name: kinds.get(name) for name in names} if way.known is None else way.known.features
+    features = {name: kinds.get(name) for name in names} if options.known is None else options.known.features
     width = sum(1 if found is None else len(found) for found in features.values())
     check_fits(4 * width * table.rows, f"{table.rows:,} rows of {width:,} inputs", "leave columns out with drop")
     x, test_x = (np.zeros((int(rows.sum()), width), np.float32) for rows in (~test, test))
     made: list[tuple[Scale, float]] = []  # of every input
     for name, found in features.items():
         column = table.pop(name) if found is None else texts.pop(name)
-        notes += _missing(table.where, name, column, way.fill)
-        parts = Part(~test, x[:, len(made) :]), Part(test, test_x[:, len(made) :])
+        notes += _missing(table.where, name, column, options.fill)
+        parts = RowBlock(~test, x[:, len(made) :]), RowBlock(test, test_x[:, len(made) :])
         if found is None:
-            known = None if way.known is None else (way.known.scales[len(made)], way.known.fill[len(made)])
-            made.append(_fill_numbers(table.where, name, column.values, parts, way.standardize != "none", known))
+            known = None if options.known is None else (options.known.scales[len(made)], options.known.fill[len(made)])
+            made.append(_fill_numbers(table.where, name, column.values, parts, options.standardize != "none", known))
         else:
             notes += _fill_texts(name, column, found, parts)
             made += [(Scale(), 0.0)] * len(found)
-    notes += feature_notes(features, way.standardize)
-    y, of_targets = _scaled_targets(y, classes, ~test, way)
+    notes += feature_notes(features, options.standardize)
+    y, of_targets = _scaled_targets(y, classes, ~test, options)
     scales, fill = zip(*made, strict=True)
-    columns = Columns(features, scales, tuple(targets), classes, tuple(of_targets), fill, way.fill, tuple(notes))
+    columns = Columns(features, scales, tuple(targets), classes, tuple(of_targets), fill, options.fill, tuple(notes))
     return Encoded(x, y[~test], test_x, y[test], columns)
 
 
 def _as_stored(
-    table: Table, test: Mask, targets: Sequence[str], y: NDArray[Any], classes: Texts | None, way: Way, kind: str
+    table: Table,
+    test: Mask,
+    targets: Sequence[str],
+    y: NDArray[Any],
+    classes: Texts | None,
+    options: EncodingOptions,
+    kind: str,
 ) -> Encoded:
     """Return the samples of a table of images, which are normalized where they train, or of sequences."""
     names = table.of_kind(kind)[: 1 if kind == "images" else None]
@@ -175,13 +202,13 @@ def _as_stored(
             f"{table.where} has the columns {few(others)} beside the {kind} {few(names)}, and a sample is "
             f"{_AS_STORED[kind]} or a row of numbers: leave them out with drop={'+'.join(others)}"
         )
-    if way.fill or way.standardize == "none":
+    if options.fill or options.standardize == "none":
         raise UserError(f"missing=mean and standardize=none are for columns of numbers, not for {kind}: leave them out")
     values = {name: table.pop(name).values for name in names}
     first = values[names[0]]
     x = decoded(first.tolist()) if kind == "images" else values if len(names) > 1 else first
-    notes = (_target_note(targets, y, classes, way.standardize),)
-    y, scales = _scaled_targets(y, classes, ~test, way)
+    notes = (_target_note(targets, y, classes, options.standardize),)
+    y, scales = _scaled_targets(y, classes, ~test, options)
     columns = Columns({}, (), tuple(targets), classes, tuple(scales), (), False, notes)
     inputs, test_inputs = (tree_map(lambda v, rows=rows: v[rows], x) for rows in (~test, test))
     return Encoded(inputs, y[~test], test_inputs, y[test], columns)
@@ -205,7 +232,7 @@ def _fill_numbers(
     where: str,
     name: str,
     values: NDArray[Any],
-    parts: Sequence[Part],
+    parts: Sequence[RowBlock],
     standardize: bool,
     known: tuple[Scale, float] | None,
 ) -> tuple[Scale, float]:
@@ -235,7 +262,7 @@ def _categories(where: str, name: str, column: TableColumn, train: Mask) -> Text
     return found
 
 
-def _fill_texts(name: str, column: TableColumn, found: Texts, parts: Sequence[Part]) -> Iterable[str]:
+def _fill_texts(name: str, column: TableColumn, found: Texts, parts: Sequence[RowBlock]) -> Iterable[str]:
     """Write a column of texts to its places, one per text; yield what is to be said of texts new in testing."""
     places = numbered(column, found)
     for rows, inputs in parts:
@@ -273,17 +300,19 @@ def _check_alike(table: Table, known: Columns) -> None:
         )
 
 
-def _scaled_targets(y: NDArray[Any], classes: Texts | None, train: Mask, way: Way) -> tuple[NDArray[Any], list[Scale]]:
+def _scaled_targets(
+    y: NDArray[Any], classes: Texts | None, train: Mask, options: EncodingOptions
+) -> tuple[NDArray[Any], list[Scale]]:
     """Return the targets as a federation has them; numbers are standardized if that is asked for."""
     if classes is not None:
-        if way.standardize == "all":
+        if options.standardize == "all":
             raise UserError(
                 "standardize=all is for targets that are numbers, and these are classes: leave it out, or add "
                 "task=regression"
             )
         return y, []
-    found = [Scale.of(column) if way.standardize == "all" else Scale() for column in y[train].T]
-    scales = found if way.known is None else list(way.known.target_scales)
+    found = [Scale.of(column) if options.standardize == "all" else Scale() for column in y[train].T]
+    scales = found if options.known is None else list(options.known.target_scales)
     mean, std = (np.array([scale[i] for scale in scales]) for i in (0, 1))
     return ((y - mean) / std).astype(np.float32), scales
 

@@ -1,24 +1,38 @@
-"""The data of all clients: a federation says who holds what."""
+"""The data of all clients: a federation says who holds what; ``from_tensors`` makes one of pairs or Datasets."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
 
 from ..core.annotations import PositiveInt
 from ..core.arguments import checked, checked_class
 from ..core.clients import client_name
-from ..core.errors import UserError
+from ..core.errors import UserError, noted
 from ..core.memory import check_fits
-from ..core.tensors import as_bytes, count, rows, tree_map
-from .arrays import as_tensor, name_of
+from ..core.tensors import as_bytes, count, rows, stack, tree_map
 from .encoding import Columns
-from .inputs import Inputs, Shape, by_name, check_alike, check_inputs, names_of, sample_shape, shape_in_words
+from .inputs import (
+    ColumnOrder,
+    Inputs,
+    Shape,
+    as_inputs,
+    as_labels,
+    as_tensor,
+    by_name,
+    check_alike,
+    check_inputs,
+    name_of,
+    names_of,
+    sample_shape,
+    shape_in_words,
+)
 from .transform import Masking, Transform
 
 MOST_CLASSES = 1_000_000  # of fewer samples than that
@@ -61,8 +75,6 @@ class Federation:
             parts.check(kind, count(x))
             _check_samples(kind, x, y, parts)
             _check_targets(kind, y, self.classes, parts)
-        if self.validation and len(self.validation) != self.clients:
-            raise UserError(f"give every client validation rows or none, not {len(self.validation)} lists of rows")
         OwnedRows(self.validation, self.names).check("validation", len(self.y))
         check_alike("test samples", self.test_x, "train samples", self.x)
         check_alike("test targets", self.test_y, "train targets", self.y)
@@ -108,9 +120,7 @@ class Federation:
 
     def class_counts(self) -> Tensor:
         """Return [n, classes] the number of training samples of each class that each client holds."""
-        if self.classes is None:
-            raise UserError("floating targets have no classes to count")
-        return torch.stack([self.y[part].flatten().bincount(minlength=self.classes) for part in self.train])
+        return torch.stack([self.y[part].flatten().bincount(minlength=self.outputs) for part in self.train])
 
     def of_clients(self, which: NDArray[np.int64]) -> "Federation":
         """Return the federation of some clients, with their samples alone; nobody can make it again from a source."""
@@ -237,3 +247,107 @@ def _check_several(x: Inputs, transform: Transform | None) -> None:
     for name, v in by_name("samples", x).items():
         if v.dtype == torch.uint8:
             raise UserError(f"{name} are uint8, and several inputs are given as a model takes them: make them numbers")
+
+
+def dataset_pair(what: str, dataset: Dataset[Any]) -> tuple[Any, Any]:
+    """Return all samples and all targets of a Dataset; ``what``: whose they are, for sentences.
+
+    Its transforms are applied once, now: what they draw stays as it was drawn.
+
+    >>> x, y = dataset_pair("train", TensorDataset(torch.zeros(3, 2), torch.arange(3)))
+    >>> tuple(x.shape), y.tolist()
+    ((3, 2), [0, 1, 2])
+    """
+    if not isinstance(dataset, Sized):
+        raise UserError(f"{what} is a {type(dataset).__name__} without a length: give a Dataset that knows its items")
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        return dataset.tensors[0], dataset.tensors[1]
+    items = [_item(what, dataset[i], i) for i in range(len(dataset))]
+    if not items:
+        raise UserError(f"{what} is a Dataset of no items: give one item or more, or tensors of no rows")
+    with noted(f"It happened with the items of {what}."):
+        x, y = stack(items)
+    return x, y
+
+
+def _item(what: str, item: Any, place: int) -> tuple[Inputs, Tensor]:
+    """Return a sample and its target."""
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise UserError(f"item {place} of {what} is a {type(item).__name__}: a Dataset gives pairs (sample, target)")
+    sample, target = (torch.tensor(part) if isinstance(part, bool | int | float) else part for part in item)
+    return as_inputs(f"sample {place} of {what}", sample), as_tensor(f"target {place} of {what}", target)
+
+
+Array = Tensor | NDArray[Any] | dict[str, Any] | tuple[Any, ...]
+Pair = tuple[Array, Array] | Dataset[Any]
+
+
+@checked("function", own=("train", "test"))
+def from_tensors(
+    train: Sequence[Pair],
+    test: Sequence[Pair],
+    classes: PositiveInt | None = None,
+    transform: Transform | None = None,
+    names: Sequence[str] = (),
+) -> Federation:
+    """Make a federation of one pair (samples, targets) per client: tensors, arrays, DataFrames, lists of numbers.
+
+    A client may be a ``torch.utils.data.Dataset`` instead, whose items are pairs (sample, target). DataFrames have the
+    same columns, which are brought into the order of the first one. Samples of several inputs are a dictionary of such
+    arrays, which a model takes as keyword arguments, or a tuple, which it takes in order.
+
+    Samples and floating targets keep their dtype; integer targets are class labels and become int64. ``classes``
+    is one more than the largest label unless given. Images of type uint8 are stored as they are; ``transform`` says
+    how a batch of them becomes what the model sees. ``names``: what the clients are called in tables and sentences.
+
+    >>> x, y = torch.rand(4, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 1])
+    >>> fed = from_tensors(train=[(x, y), (x[:1], y[:1])], test=[(x, y), (x, y)])
+    >>> fed.sizes.tolist(), fed.classes, fed.x.dtype
+    ([4, 1], 3, torch.float64)
+    """
+    order = ColumnOrder()
+    x, y, parts = _concatenated("train", train, names, order)
+    test_x, test_y, test_parts = _concatenated("test", test, names, order)
+    if classes is None and not y.is_floating_point():
+        largest = [int(labels.max()) for labels in (y, test_y) if labels.numel()]
+        classes = max(largest, default=0) + 1
+        if classes > max(MOST_CLASSES, len(y) + len(test_y)):
+            raise UserError(f"the largest label is {classes - 1}: number the classes from 0, or say how many there are")
+    return Federation(x, y, test_x, test_y, parts, test_parts, classes, transform=transform, names=tuple(names))
+
+
+def _concatenated(
+    kind: str, pairs: Sequence[Pair], names: Sequence[str], order: ColumnOrder
+) -> tuple[Inputs, Tensor, tuple[Tensor, ...]]:
+    """Return all pairs end to end, and the rows of each client."""
+    if not isinstance(pairs, Sequence) or isinstance(pairs, str | bytes):
+        raise UserError(f"{kind} is a {type(pairs).__name__}: give a list of pairs (samples, targets), one per client")
+    if not pairs:
+        raise UserError(f"{kind} is empty: give one pair (samples, targets) per client")
+    check_names(names, len(pairs))
+    called = [client_name(names, client) for client in range(len(pairs))]
+    tensors = [_pair(kind, who, pair, order) for who, pair in zip(called, pairs, strict=True)]
+    for who, pair in zip(called, tensors, strict=True):
+        for what, mine, first in zip(("samples", "targets"), pair, tensors[0], strict=True):
+            check_alike(f"{kind} {what} of {who}", mine, f"those of {called[0]}", first)
+    xs, ys = zip(*tensors, strict=True)
+    rows = torch.arange(sum(map(len, ys)), device=ys[0].device)
+    x: Inputs = tree_map(lambda *parts: torch.cat(parts), *xs)
+    return x, torch.cat(ys), torch.split(rows, [len(y) for y in ys])
+
+
+def _pair(kind: str, who: str, pair: Pair, order: ColumnOrder) -> tuple[Inputs, Tensor]:
+    if isinstance(pair, Dataset):
+        pair = dataset_pair(f"{kind} of {who}", pair)
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise UserError(
+            f"{kind} of {who} must be a pair (samples, targets) or a torch Dataset, not a {type(pair).__name__}"
+        )
+    whose = f"{kind} of {who}"
+    x = as_inputs(f"the {kind} samples of {who}", pair[0], order, whose)
+    y = as_labels(f"the {kind} targets of {who}", order.aligned("targets", whose, pair[1]))
+    for name, v in by_name(whose, x).items():
+        if not v.ndim or not y.ndim or len(v) != len(y):
+            shapes = f"{tuple(v.shape)} and {tuple(y.shape)}"
+            raise UserError(f"{name} needs as many samples as targets, not shapes {shapes}")
+    return x, y

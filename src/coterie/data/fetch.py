@@ -1,6 +1,5 @@
 """Downloads that may stop at any moment: a part file is filled, checked, then renamed."""
 
-import hashlib
 import http.client
 import shutil
 import time
@@ -15,8 +14,8 @@ from typing import NamedTuple
 from ..core.errors import UserError
 from ..core.files import create_folder, disk, to_disk
 from ..core.spec import scaled, whole_number
-from .catalog import entry, present
-from .place import OPTION
+from .catalog import entry, md5_of, present
+from .data_dir import OPTION
 
 CHUNK = 1 << 18
 _LATER = (408, 425, 429, 500, 502, 503, 504)  # a later request may succeed
@@ -175,8 +174,7 @@ def _check(url: str, part: Path, target: Path, md5: str | None) -> None:
     """Refuse and remove a file with a wrong checksum."""
     if md5 is None:
         return
-    with part.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    found = md5_of(part)
     if found != md5:
         _reset(part)
         part.unlink()

@@ -12,8 +12,7 @@ from ..core.errors import UserError
 from ..core.spec import Spec, bind, parameters
 from .columns import Lazy, Table, TableColumn, check_columns, text_column
 from .federation import Federation
-from .readers.arrow import pyarrow
-from .readers.sequences import is_sequence, sequences
+from .readers.arrow import is_sequence, pyarrow, sequences
 from .sources import default_partition, divided, federate
 from .tables import Names, TableOptions, table_pool
 

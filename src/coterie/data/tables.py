@@ -14,10 +14,9 @@ from ..core.annotations import Range
 from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.rng import generator
-from ..core.tensors import tree_map
-from .batches import Integers
+from ..core.tensors import Integers, tree_map
 from .columns import Table, TableColumn, doubles, numbered, one_kind
-from .encoding import Columns, Way, encode
+from .encoding import Columns, EncodingOptions, encode
 from .pool import Natural, Pool, rows_by_label
 from .readers.images import channel_stats
 from .validation import stratified
@@ -110,8 +109,8 @@ def table_pool(seed: int, table: Table, options: TableOptions, known: Columns | 
     test = _test_rows(table, options, seed, owners, target, told)
     if client is not None and client.names is not None:
         _check_everybody(where, client.names, owners, test)
-    way = Way(options.missing == "mean", options.standardize, known)
-    encoded = encode(table, test, targets, target.y, target.classes, way)
+    encoding = EncodingOptions(options.missing == "mean", options.standardize, known)
+    encoded = encode(table, test, targets, target.y, target.classes, encoding)
     natural = None if client is None else _natural(client, test)
     x, y, test_x, test_y = tree_map(torch.from_numpy, encoded[:4])
     classes = None if target.classes is None else len(target.classes)

@@ -38,12 +38,11 @@ class Transform:
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
             object.__setattr__(self, name, _numbers(name, getattr(self, name)))
-        if not self.mean or len(self.mean) != len(self.std) or min(self.std) <= 0:
+        finite = all(map(math.isfinite, (*self.mean, *self.std)))
+        if not self.mean or len(self.mean) != len(self.std) or not finite or min(self.std) <= 0:
             raise UserError(
                 f"mean={self.mean} and std={self.std} do not fit: give one mean and one positive std a channel"
             )
-        if not self.pad and self.border != "black":
-            raise UserError(f"border={self.border} is for images that get one: give pad, or leave border out")
 
     @property
     def random(self) -> bool:
@@ -84,12 +83,9 @@ def _numbers(name: str, values: Sequence[float]) -> tuple[float, ...]:
     try:
         if isinstance(values, bytes):
             raise TypeError  # each byte would be a number
-        numbers = tuple(map(float, values))
+        return tuple(map(float, values))
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}={values!r} is no list of numbers: give one a channel") from error
-    if not all(map(math.isfinite, numbers)):
-        raise UserError(f"{name}={values!r} contains NaN or infinity: give finite numbers")
-    return numbers
 
 
 def _channels(values: Sequence[float], like: Tensor) -> Tensor:

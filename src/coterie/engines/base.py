@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from ..core.errors import UserError
-from ..core.tensors import Tensors, Tree, count, rows
-from ..data.batches import Batch, Batches, Integers, Stream
+from ..core.tensors import Integers, Tensors, Tree, count, rows
+from ..data.batches import Batch, Batches, Stream
 from ..topology.sparse import diagonal, entries, with_diagonal, with_values
 
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..data.batches import Batches, Integers
+from ..core.tensors import Integers
+from ..data.batches import Batches
 
 PADDING = 0.15  # padded entries for every real one, over all clients together
 

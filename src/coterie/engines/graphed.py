@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.tensors import Tensors, Tree, aligned, leaves, pick, rows, to_device, tree_map, with_leaves
-from ..data.batches import Batch, Batches, Integers, Samples
+from ..core.tensors import Integers, Tensors, Tree, aligned, leaves, pick, rows, to_device, tree_map, with_leaves
+from ..data.batches import Batch, Batches, Samples
 from .base import Grad, InMemory, Objective, Step
 from .capture import Build, Play, PlayOver, Wanted, captured
 from .lanes import Lanes

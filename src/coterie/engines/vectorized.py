@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.process_wide import ProcessWide
 from ..core.rng import torch_draws
-from ..core.tensors import Tensors, Tree, consecutive, leaves, pick, to_device, tree_map
-from ..data.batches import Batch, Batches, Integers
+from ..core.tensors import Integers, Tensors, Tree, consecutive, leaves, pick, to_device, tree_map
+from ..data.batches import Batch, Batches
 from .base import Grad, InMemory, Objective, Step, StepInfo, name_owners, rates_at
 from .buckets import buckets
 from .layouts import CpuLayouts

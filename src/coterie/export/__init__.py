@@ -11,7 +11,7 @@ from ..core.arguments import checked
 from ..core.clients import in_file_name
 from ..core.errors import UserError, unknown
 from ..training.run import Run
-from .deployed import Form, Opened
+from .deployed import Form, LoadedRun
 from .formats import FORMATS, Format, FormatName
 from .personalize import Personalized, personalize
 from .predictor import predictor
@@ -51,9 +51,9 @@ def save(
     """
     path = Path(path)
     chosen = _format(format, path)
-    opened = Opened.of(run, trust)
+    loaded = LoadedRun.of(run, trust)
     _check_absent(path, force)
-    chosen.write(opened.deployed(opened.number(client, or_else=", or all"), form), path)
+    chosen.write(loaded.deployed(loaded.number(client, or_else=", or all"), form), path)
     return path
 
 
@@ -68,12 +68,12 @@ def save_all(
 ) -> Iterator[Path]:
     """Write every client's model into a folder, as client-0003.onnx or client-0003-mayo.onnx; yield file by file."""
     chosen = _format(format or "safetensors", Path(folder))
-    opened = Opened.of(run, trust)
-    files = [Path(folder) / f"{in_file_name(opened.names, i)}{chosen.suffix}" for i in range(opened.clients)]
+    loaded = LoadedRun.of(run, trust)
+    files = [Path(folder) / f"{in_file_name(loaded.names, i)}{chosen.suffix}" for i in range(loaded.clients)]
     for file in files:  # before the first one is written
         _check_absent(file, force)
     for i, file in enumerate(files):
-        chosen.write(opened.deployed(i, form), file)
+        chosen.write(loaded.deployed(i, form), file)
         yield file
 
 
@@ -89,10 +89,10 @@ def save_site(
     """Write the model of a site that ``personalize`` returned into a file, as ``save`` writes a client's."""
     path = Path(path)
     chosen = _format(format, path)
-    opened = Opened.of(run)
+    loaded = LoadedRun.of(run)
     _check_absent(path, force)
     measured = {} if site.metric is None else {site.metric["column"]: site.trained, "test_samples": site.test_samples}
-    chosen.write(opened.of_site(site.client, form, {"protocol": "personalized", **measured}), path)
+    chosen.write(loaded.of_site(site.client, form, {"protocol": "personalized", **measured}), path)
     return path
 
 

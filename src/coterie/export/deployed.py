@@ -5,11 +5,11 @@ Clients are read one by one: a hundred models need not be in memory to write one
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +22,62 @@ from ..core.units import metrics_of, of_clients
 from ..data import Transform
 from ..data.encoding import Columns
 from ..data.inputs import Shape, names_of
+from ..models.model import answer
 from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
-from ..training.client import Client
-from ..training.predict import Answering
-from ..training.run import Modules, Run, finished, model_of
-from ..training.saved_models import SavedModels, common_model, one_client
-from .whole import PreparedImages, Scored, Standardized
+from ..training.client import Client, PredictionFormat
+from ..training.run import Modules, Run, SavedModels, common_model, finished, model_of, one_client
+
+
+class Scored(nn.Module):
+    """A module that takes its inputs in order, whatever they are called, and returns its scores and nothing else."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.module, self.names = module, names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return the scores of a batch."""
+        named = dict(zip(self.names, inputs, strict=True)) if self.names else inputs
+        return cast(Tensor, answer(self.module, named))
+
+
+class PreparedImages(nn.Module):
+    """A module for images as they are stored (uint8): it normalizes them first."""
+
+    def __init__(self, module: nn.Module, transform: Transform) -> None:
+        super().__init__()
+        self.module, self.transform = module, transform
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of uint8 [B, C, H, W]."""
+        return cast(Tensor, answer(self.module, self.transform.plain(x)))
+
+
+class Standardized(nn.Module):
+    """A module for numbers as a table holds them: it fills and standardizes them, and answers in their units."""
+
+    fill: Tensor
+    mean: Tensor
+    std: Tensor
+    target_mean: Tensor
+    target_std: Tensor
+
+    def __init__(self, module: nn.Module, columns: SavedColumns) -> None:
+        super().__init__()
+        self.module, self.answers_numbers = module, columns["classes"] is None
+        values = {"mean": columns["mean"], "std": columns["std"]}
+        values |= {"target_mean": columns["target_mean"], "target_std": columns["target_std"]}
+        values["fill"] = columns.get("fill", [math.nan] * len(columns["mean"]))  # NaN stays where training had none
+        for name, numbers in values.items():
+            self.register_buffer(name, torch.tensor(numbers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of the classes, or the numbers that are predicted, of [B, inputs]."""
+        known = torch.where(x.isnan(), self.fill, x)
+        found: Tensor = answer(self.module, (known - self.mean) / self.std)
+        return found * self.target_std + self.target_mean if self.answers_numbers else found
+
 
 Form = Literal["recovered", "factorized"]
 """Of a model of low rank: ordinary layers, or factors in the rank that the client can carry."""
@@ -62,7 +111,7 @@ class Deployed:
         return self.known | normalized | {"normalized": "(x / 255 - mean) / std"}
 
     @property
-    def whole(self) -> nn.Module:
+    def with_preprocessing(self) -> nn.Module:
         """The module with its normalization, where the data need one."""
         if self.columns is not None:
             return Standardized(self.module, self.columns).eval()
@@ -158,7 +207,7 @@ def of_table(columns: SavedColumns) -> str:
 
 
 @dataclass(frozen=True)
-class Opened:
+class LoadedRun:
     """A finished run, whose clients are read when they are asked for."""
 
     config: Config
@@ -166,7 +215,7 @@ class Opened:
     client: Callable[[int], Client]
 
     @classmethod
-    def of(cls, run: Run | str | Path, trusted: Collection[str] = ()) -> "Opened":
+    def of(cls, run: Run | str | Path, trusted: Collection[str] = ()) -> "LoadedRun":
         """Open a run in memory, or in its folder; ``trusted``: the code that the folder names and that may run."""
         if isinstance(run, Run):
             if trusted:
@@ -230,7 +279,12 @@ class Opened:
         if columns is not None and Columns.of(columns).features:
             table = columns
         return Deployed(
-            module.cpu(), transform, Answering.of(self.config).input_shape, texts, table, self.config.get("sample_type")
+            module.cpu(),
+            transform,
+            PredictionFormat.of(self.config).input_shape,
+            texts,
+            table,
+            self.config.get("sample_type"),
         )
 
     def _origin(self) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from ..core.errors import UserError
 from ..core.files import replace
 from ..store.safetensors import save_tensors
-from .deployed import Deployed
-from .whole import Scored
+from .deployed import Deployed, Scored
 
 FormatName = Literal["safetensors", "onnx", "torchscript"]
 METADATA = "coterie.json"  # where a TorchScript file has them
@@ -63,7 +62,7 @@ def write_torchscript(deployed: Deployed, path: Path) -> None:
     """Write a traced model; torch.jit.load needs nothing of Coterie."""
     about = {METADATA: json.dumps(deployed.described)}
     with silence():  # that TorchScript has successors, and that sizes were recorded: what comes out is tried
-        made: Any = torch.jit.trace(deployed.whole, deployed.samples(EXAMPLES), check_trace=False)  # type: ignore[no-untyped-call]
+        made: Any = torch.jit.trace(deployed.with_preprocessing, deployed.samples(EXAMPLES), check_trace=False)  # type: ignore[no-untyped-call]
         if deployed.transform is not None:
             made = torch.jit.script(OfBytes(made))
 
@@ -91,10 +90,10 @@ def _graph(deployed: Deployed) -> Any:
     names: dict[str, Any] = {"input_names": deployed.input_names, "output_names": ["scores"]}
     example = deployed.samples(EXAMPLES)
     batches = tuple({0: "batch"} for _ in example)
-    names["dynamic_shapes"] = {"inputs": batches} if isinstance(deployed.whole, Scored) else batches
+    names["dynamic_shapes"] = {"inputs": batches} if isinstance(deployed.with_preprocessing, Scored) else batches
     with silence():  # of the exporter's own parts, and of torchvision, which nobody needs here
         try:
-            return torch.onnx.export(deployed.whole, example, dynamo=True, verbose=False, **names)
+            return torch.onnx.export(deployed.with_preprocessing, example, dynamo=True, verbose=False, **names)
         except torch.onnx.OnnxExporterError as error:
             reason = str(error).strip().splitlines()[0]
             raise UserError(f"the model has no ONNX form ({reason}): use --format torchscript") from error
@@ -126,7 +125,7 @@ def _try(deployed: Deployed, answer: Callable[..., Tensor], format: str) -> None
     """Refuse a file whose answers are others than the client's own."""
     x = deployed.samples(TRIED)
     with torch.no_grad():
-        ours, theirs = deployed.whole(*x), answer(*x)
+        ours, theirs = deployed.with_preprocessing(*x), answer(*x)
     if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4):
         raise UserError(
             f"the model answers otherwise as {format} (its forward pass is not the same for all samples): "

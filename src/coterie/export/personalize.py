@@ -9,8 +9,7 @@ import numpy as np
 from torch import nn
 
 from .. import algorithms
-from ..algorithms.base import ModelGroup, Problem
-from ..algorithms.bind import bind
+from ..algorithms.base import ModelGroup
 from ..core.annotations import Example, PositiveInt
 from ..core.arguments import checked
 from ..core.checked_json import made_of
@@ -19,17 +18,16 @@ from ..core.schema import Config, MetricInfo
 from ..core.tensors import Tensors, rows, split
 from ..core.units import metrics_of
 from ..data import Federation
-from ..engines import Serial
 from ..measure import BUILT_IN, metrics_for
 from ..models.losses import LOSSES, loss_of
 from ..models.model import Loss, Model
 from ..store.folder import CONFIG
-from ..training.client import Client, answering
+from ..training.checks import check_model
+from ..training.client import Client, with_format
 from ..training.experiment import Experiment
-from ..training.model_check import check_model
 from ..training.newcomers import begun, measured, own_names, personalized, received, shares
-from ..training.run import Run, finished, module_of
-from ..training.saved_models import SavedModels
+from ..training.prepare import prepare_newcomers
+from ..training.run import Run, SavedModels, finished, module_of
 from ..training.settings import RunSettings
 
 
@@ -76,7 +74,7 @@ def personalize(
     return [
         Personalized(client, metric, before, after, size)
         for client, before, after, size in zip(
-            answering(config, _clients(e, own, epochs)), as_it_is, trained, e.tests.sizes.tolist(), strict=True
+            with_format(config, _clients(e, own, epochs)), as_it_is, trained, e.tests.sizes.tolist(), strict=True
         )
     ]
 
@@ -112,19 +110,17 @@ def _experiment(
     """Return the run's method and model with other clients, and the model that those of the run share."""
     if not final:
         raise UserError(f"{where} stands without a checkpoint, which coterie pack leaves out: take the whole folder")
-    with made_of(where, "settings"):
-        algorithm = algorithms.rebuild(config["method"], **config["settings"])
-        adapted = algorithm.adapt(given).with_constants(constants)
-        settings = RunSettings.of(config)
-        problem = Problem(adapted, config["data"]["clients"], settings.rounds, settings.seed)
-        program = bind(algorithm, problem, settings.absences)
     # A file does not decide what code runs here: in the place of a metric of one's own is that of the task.
     names = [metric["name"] for metric in metrics_of(config) if metric["name"] in BUILT_IN]
     metrics = metrics_for(given, federation.sample(2), federation.y, names)
-    e = Experiment.bound(adapted, federation, algorithm, Serial(), metrics, settings=settings, program=program)
+    clients = config["data"]["clients"]
+    with made_of(where, "settings"):
+        algorithm = algorithms.rebuild(config["method"], **config["settings"])
+        adapted = algorithm.adapt(given).with_constants(constants)
+        e = prepare_newcomers(adapted, federation, algorithm, RunSettings.of(config), clients, metrics=metrics)
     if not shares(e):
         raise UserError(f"{config['method']} shares nothing that a new site could begin with: train it by itself")
-    return e, received(e, final, problem.clients)
+    return e, received(e, final, clients)
 
 
 def _clients(e: Experiment, groups: list[ModelGroup], epochs: int | None) -> list[Client]:

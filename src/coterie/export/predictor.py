@@ -16,9 +16,8 @@ from ..core.tensors import Tensors
 from ..data import Transform
 from ..data.inputs import shape_of_json
 from ..store.folder import CONFIG
-from ..training.client import Client
-from ..training.predict import Answering, Predictor
-from .deployed import Opened
+from ..training.client import Client, PredictionFormat, Predictor
+from .deployed import LoadedRun
 from .restore import load
 
 SUFFIX = ".safetensors"
@@ -45,12 +44,12 @@ def opened(path: Path, client: int | str | None, trust: Sequence[str]) -> tuple[
         return _of_file(path, trust), {}
     if path.is_dir() and not (path / CONFIG).exists() and (files := sorted(path.glob(f"*{SUFFIX}"))):
         return _of_file(_chosen_file(path, files, client), trust), {}
-    found = Opened.of(path, trust)
+    found = LoadedRun.of(path, trust)
     model = _common(found, path) if client is None else found.client(found.number(client))
-    return Predictor(model.module().cpu(), Answering.of(found.config)), found.config["data"]
+    return Predictor(model.module().cpu(), PredictionFormat.of(found.config)), found.config["data"]
 
 
-def _common(run: Opened, path: Path) -> Client:
+def _common(run: LoadedRun, path: Path) -> Client:
     """Return the model that all clients of a run have."""
     first = run.client(0)
     tensors = first.shared | first.personal
@@ -105,4 +104,4 @@ def _of_file(file: Path, trust: Sequence[str]) -> Predictor:
         shape = json.loads(about.get("input_shape", "null"))
         known = None if shape is None else shape_of_json(shape)
         targets: Any = about.get("targets")
-        return Predictor(module, Answering(transform, known, known is not None, targets, columns))
+        return Predictor(module, PredictionFormat(transform, known, known is not None, targets, columns))

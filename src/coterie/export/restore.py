@@ -16,7 +16,7 @@ from ..core.custom import check_trusted, is_own
 from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
-from ..training.saved_models import shapes
+from ..training.run import shapes
 
 
 @checked("function")

@@ -131,6 +131,8 @@ class RoundRates(NamedTuple):
         [True, False]
         >>> [RoundRates(warmup=3).rate(0.4, t, rounds=10) for t in (0, 1, 3, 9)]
         [0.1, 0.2, 0.4, 0.4]
+        >>> RoundRates().rate(LARGEST, t=9, rounds=10) == LARGEST  # what may be typed stays possible
+        True
         """
         if t < self.warmup:
             lr = lr * ((t + 1) / (self.warmup + 1))

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from inspect import Parameter
-from typing import Annotated
+from inspect import Parameter, signature
+from typing import Annotated, Any
 
 from ..core.annotations import Fraction, PositiveInt, Range
 from ..core.custom import import_function, own_name
@@ -69,7 +69,7 @@ def pace_of(given: PaceLike | None, t: int) -> Pace | None:
     if given is None:
         return None
     if not isinstance(given, str):
-        return partial(_checked, given, t)
+        return partial(_checked, _of_round_and_step(given), t)
     spec = parse(spelled(given, PACES))
     if spec.name in PACES:
         takes = parameters(PACES[spec.name], filled=("k",))
@@ -80,16 +80,34 @@ def pace_of(given: PaceLike | None, t: int) -> Pace | None:
     options = dict.fromkeys(spec.options, Parameter.empty)
     if len(spec.args) > 1 or options:
         raise UserError(f"{given} has options, and {name} takes the round and the step alone: leave the options out")
-    return partial(_checked, import_function(name, "lr_schedule"), t)
+    return partial(_checked, _of_round_and_step(import_function(name, "lr_schedule")), t)
 
 
 def _checked(function: Callable[[int, int], float], t: int, k: int) -> float:
     """Return the factor of a function of one's own; refuse what no rate can be multiplied by."""
     with noted(f"It happened in the function of lr_schedule, with round={t} and step={k}."):
-        factor = float(function(t, k))
+        result = function(t, k)
+    try:
+        factor = float(result)
+    except (TypeError, ValueError):
+        factor = math.nan
     if not 0 <= factor < math.inf:
         raise UserError(
-            f"lr_schedule returned {factor:g} for round {t} and step {k}: return a factor of the rates that is a "
+            f"lr_schedule returned {result!r} for round {t} and step {k}: return a factor of the rates that is a "
             "number of 0 or more"
         )
     return factor
+
+
+def _of_round_and_step(function: Callable[..., Any]) -> Callable[[int, int], float]:
+    """Return a function of one's own; refuse one that does not take the round and the step."""
+    try:
+        signature(function).bind(0, 0)
+    except TypeError as error:
+        raise UserError(
+            f"the function of lr_schedule cannot be called with the round and the step ({error}): give it these two "
+            "parameters, as in def schedule(round, step)"
+        ) from error
+    except ValueError:  # built in, and says nothing of what it takes
+        pass
+    return function

@@ -103,7 +103,8 @@ def check_optimizer(optimizer: Optimizer, x: Tensors) -> None:
         state = optimizer.init(before)
         _check_slots(name, "init", state, x)
         kept = {slot: {k: v.clone() for k, v in values.items()} for slot, values in state.items()}
-        new, after = optimizer.step(before, {k: torch.ones_like(v) for k, v in x.items()}, state, 0.1)
+        result = optimizer.step(before, {k: torch.ones_like(v) for k, v in x.items()}, state, 0.1)
+    new, after = _pair(name, result)
     _check_alike(f"step of the optimizer {name} returned a point", new, x)
     _check_slots(name, "step", after, x)
     if after.keys() != kept.keys():
@@ -117,6 +118,16 @@ def check_optimizer(optimizer: Optimizer, x: Tensors) -> None:
         torch.equal(v, state[slot][k]) for slot, values in kept.items() for k, v in values.items()
     ):
         raise UserError(f"the optimizer {name} writes into what its step is given: let it return new tensors")
+
+
+def _pair(name: str, result: object) -> tuple[Tensors, Slots]:
+    """Return a point and a state; refuse what is no pair of them."""
+    if isinstance(result, tuple) and len(result) == 2 and all(isinstance(part, dict) for part in result):
+        return result
+    raise UserError(
+        f"step of the optimizer {name} returned {type(result).__name__}, not a point and a state: end it with "
+        "return new, state, the point by parameter and the state by slot"
+    )
 
 
 def _check_slots(name: str, function: str, state: Slots, x: Tensors) -> None:
@@ -134,6 +145,8 @@ def _check_alike(what: str, new: Tensors, old: Tensors) -> None:
     if new.keys() != old.keys():
         raise UserError(f"{what} with other parameters than it was given: return all of them by their names")
     for k, v in old.items():
+        if not isinstance(new[k], torch.Tensor):
+            raise UserError(f"{what} whose {k} is not a tensor but {type(new[k]).__name__}: return a tensor")
         if new[k].shape != v.shape or new[k].dtype != v.dtype:
             raise UserError(
                 f"{what} whose {k} has the shape {tuple(new[k].shape)} and the type {new[k].dtype}, which were "

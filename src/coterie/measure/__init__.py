@@ -12,7 +12,7 @@ from .evaluate import (
     personal_values,
 )
 from .metric import BUILT_IN, Metric, Metrics, metric
-from .rows import PROTOCOLS, metric_row, rounds_to, summarize, unmeasured
+from .rows import PROTOCOLS, metric_row, rounds_to, summarize
 
 __all__ = [
     "BUILT_IN",
@@ -36,5 +36,4 @@ __all__ = [
     "record_columns",
     "rounds_to",
     "summarize",
-    "unmeasured",
 ]

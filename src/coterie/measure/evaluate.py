@@ -16,12 +16,11 @@ from torch.nn import functional as F
 from ..core.errors import UserError
 from ..core.process_wide import ProcessWide
 from ..core.rng import torch_draws
-from ..core.tensors import Tensors, Tree, count, floating, pick, replicate, split, to_device
-from ..data.batches import Amount, Batch, Batches, Integers, Samples
+from ..core.tensors import Integers, Tensors, Tree, count, floating, pick, replicate, split, to_device
+from ..data.batches import Amount, Batch, Batches, Samples
 from ..engines.base import Engine
 from ..models.model import Model, products
-from .metric import MetricLike, Metrics
-from .task import natural, task_of
+from .metric import MetricLike, Metrics, natural, task_of
 
 AT_ONCE = {"cpu": 2**20, "cuda": 2**26}  # numbers that are looked at together: they stay in the cache, or fill a GPU
 
@@ -168,7 +167,7 @@ def measure_common(
     own samples matters to the answers.
     """
     few = torch.arange(min(len(tests.y), 4), device=tests.y.device)
-    if len(clients) == len(tests.owned) and model.answers_alone(tests.batch(few, None, None).x):
+    if len(clients) == len(tests.owned) and model.is_batch_independent(tests.batch(few, None, None).x):
         places, kept = pooled_statistics(engine, model, tensors, tests, clients, metrics)
         own = torch.from_numpy(kept.numpy()[tests.flat])
         return CommonModel(tensors, metrics.values(own, tests.sizes), places, kept)

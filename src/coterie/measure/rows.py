@@ -1,6 +1,7 @@
 """One row per round, of what the shards measure, and the summary of a run. Metrics name their protocol."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +24,9 @@ from ..core.schema import (
     number,
     personal_column,
 )
-from ..core.tensors import Tensors
+from ..core.tensors import Integers, Tensors
 from ..core.units import metrics_of
 from ..data import Federation
-from ..data.batches import Integers
 from .evaluate import CommonModel
 from .metric import Metrics
 from .selection import LAST, reported, rule_of
@@ -38,6 +38,23 @@ Columns = dict[str, float | None]
 """Some columns of a row."""
 
 
+class Costs(NamedTuple):
+    """What a round took, of one shard or one member. A row has the sums, and of ``MOST`` the largest."""
+
+    bytes_sent: int = 0
+    parameters_sent: int = 0
+    messages_sent: int = 0
+    busiest_bytes_up: int = 0  # of the node that sends most
+    busiest_bytes_down: int = 0
+    flops: int = 0
+    forward_flops: int = 0  # of one sample's forward pass, over the cohort
+    seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+
+
+MOST = ("busiest_bytes_up", "busiest_bytes_down", "seconds", "evaluation_seconds")
+
+
 class ShardMeasures(NamedTuple):
     """What the clients of one shard did in a round, and what is measured of them."""
 
@@ -45,15 +62,52 @@ class ShardMeasures(NamedTuple):
     cohort: Integers  # who of them took part
     loss: Tensor  # [m] of the cohort
     steps: Tensor  # [m]
-    flops: int
-    forward: int  # FLOPs of one sample's forward pass, over the cohort
-    seconds: float
-    sent: Any  # the traffic of everybody, counted by one shard
+    costs: Costs  # the messages of all shards are counted by one of them
     distance: float | None  # to the consensus, the mean over the local clients
     values: Tensors | None  # [m, metrics] of all local clients, by protocol
     common: CommonModel | None  # the one that all agree on
     recorded: dict[str, float]
-    evaluation_seconds: float = 0.0  # known when all of this is measured
+
+
+class RoundValues(NamedTuple):
+    """What a round has measured of some clients."""
+
+    values: Mapping[str, Tensor | None]  # [n, metrics] by protocol; None: not in this round
+    sizes: Mapping[str, Integers]  # [n] how many samples each client has, by protocol
+    common: Sequence[tuple[float | None, float | None]] | None = None
+    """Each metric of the one model that all agree on: on all samples, and the mean over the clients; None: no model."""
+
+
+def row_of(
+    t: int,
+    metrics: Sequence[MetricInfo],
+    measured: RoundValues,
+    costs: Sequence[Costs],
+    *,
+    loss: float | None,
+    distance: float | None = None,
+    recorded: Mapping[str, float] = MappingProxyType({}),
+) -> Row:
+    """Return the row of round ``t``, counted from 0: of all clients of a simulation, of one member, or of several.
+
+    ``costs``: of every shard or member. ``loss``: the mean training loss. ``distance``: to the consensus.
+    """
+    columns: Columns = {}
+    for i, metric in enumerate(metrics):
+        for protocol, each in measured.values.items():
+            columns |= metric_row(metric, protocol, None if each is None else each[:, i], measured.sizes[protocol])
+        name = global_column(metric)
+        columns[name], columns[f"{name}_local"] = (None, None) if measured.common is None else measured.common[i]
+    spent = zip(Costs._fields, zip(*costs, strict=True), strict=True)
+    row: Any = {  # columns that depend on the protocol and on what is recorded, among those of a Row
+        "round": t + 1,
+        **columns,
+        "train_loss": loss,
+        "consensus_distance": None if distance is None else finite(distance),
+        **{k: finite(v) for k, v in recorded.items()},
+        **{k: max(each) if k in MOST else sum(each) for k, each in spent},
+    }
+    return row  # type: ignore[no-any-return]
 
 
 def metric_row(metric: MetricInfo, protocol: str, values: Tensor | None, sizes: Integers) -> Columns:
@@ -94,12 +148,9 @@ def finite(value: Tensor | float) -> float | None:
     return float(value) if abs(float(value)) <= LARGEST else None
 
 
-def unmeasured(metrics: Sequence[MetricInfo], finetuned: bool, validated: bool) -> Columns:
-    """Return the metrics of a round without evaluation."""
-    protocols = (*PROTOCOLS, *([FINETUNED] if finetuned else []), *([VALIDATION] if validated else []))
-    nobody = np.zeros(0, np.int64)
-    found = {k: v for m in metrics for p in protocols for k, v in metric_row(m, p, None, nobody).items()}
-    return found | {k: None for m in metrics for k in (global_column(m), f"{global_column(m)}_local")}
+def unmeasured(finetuned: bool, validated: bool) -> dict[str, None]:
+    """Return the values of a round without evaluation, by protocol."""
+    return dict.fromkeys((*PROTOCOLS, *([FINETUNED] if finetuned else []), *([VALIDATION] if validated else [])))
 
 
 def joined(
@@ -110,33 +161,27 @@ def joined(
     ``finetuned``: whether clients fine-tune for the measurement.
     """
     first, clients = parts[0], [len(p.local_clients) for p in parts]
-    values = None
-    if first.values is not None:
-        values = {k: whole([(p.local_clients, (p.values or {})[k]) for p in parts]) for k in first.values}
-    distance = first.distance
+    distance, values, common = first.distance, None, None
     if distance is not None and len(parts) > 1:
         distance = sum((p.distance or 0.0) * n for p, n in zip(parts, clients, strict=True)) / sum(clients)
+    unknown = unmeasured(finetuned, bool(federation.validation)) if first.values is None else {}
+    owned = dict.fromkeys(first.values or unknown, federation.test) | {VALIDATION: federation.validation}
+    owned |= dict.fromkeys((TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN), federation.train)
+    sizes = {protocol: np.array([len(own) for own in each], np.int64) for protocol, each in owned.items()}
+    if first.values is not None:
+        values = {k: whole([(p.local_clients, (p.values or {})[k]) for p in parts]) for k in first.values}
+        models = [(p.local_clients, p.common) for p in parts if p.common is not None]
+        each = whole([(clients, one.each) for clients, one in models])
+        places = torch.cat([one.places for _, one in models]).argsort().numpy()
+        together = metrics.value(torch.from_numpy(torch.cat([one.statistics for _, one in models]).numpy()[places]))
+        local = (metric_row(m, "", each[:, i], sizes["after_mix"]) for i, m in enumerate(metrics.infos))
+        common = [(finite(v), next(iter(columns.values()))) for v, columns in zip(together, local, strict=True)]
     loss, steps = (torch.cat([getattr(p, name) for p in parts]) for name in ("loss", "steps"))
     order = torch.from_numpy(np.argsort(np.concatenate([p.cohort for p in parts])))
-    known = loss[order][steps[order] > 0]
-    sent = next(p.sent for p in parts if p.sent is not None).totals
-    row: Any = {  # columns that depend on the protocol and on what is recorded, among those of a Row
-        "round": t + 1,
-        **_metric_columns(parts, values, metrics, federation, finetuned),
-        "train_loss": float(known.mean()) if len(known) else None,
-        "consensus_distance": None if distance is None else finite(distance),
-        **{k: finite(v) for p in parts for k, v in p.recorded.items()},
-        "bytes_sent": sent.bytes,
-        "parameters_sent": sent.parameters,
-        "messages_sent": sent.messages,
-        "busiest_bytes_up": sent.busiest_up,
-        "busiest_bytes_down": sent.busiest_down,
-        "flops": sum(p.flops for p in parts),
-        "forward_flops": sum(p.forward for p in parts),
-        "seconds": max(p.seconds for p in parts),
-        "evaluation_seconds": max(p.evaluation_seconds for p in parts),
-    }
-    return values, row
+    known, further = loss[order][steps[order] > 0], {k: v for p in parts for k, v in p.recorded.items()}
+    mean, costs = float(known.mean()) if len(known) else None, [p.costs for p in parts]
+    told = RoundValues(unknown if values is None else values, sizes, common)
+    return values, row_of(t, metrics.infos, told, costs, loss=mean, distance=distance, recorded=further)
 
 
 def client_columns(values: Tensors, metrics: Sequence[MetricInfo]) -> dict[str, dict[str, list[float | None]]]:
@@ -151,29 +196,6 @@ def whole(parts: Sequence[tuple[Integers, Tensor]]) -> Tensor:
     """Put together what the clients of all shards have: [n, ...] in the order of the clients."""
     order = np.argsort(np.concatenate([clients for clients, _ in parts]))
     return torch.cat([values for _, values in parts])[torch.from_numpy(order)]
-
-
-def _metric_columns(
-    parts: Sequence[ShardMeasures], values: Tensors | None, metrics: Metrics, federation: Federation, finetuned: bool
-) -> Columns:
-    """The metrics over the clients, and those of the one model they agree on; None where nothing was evaluated."""
-    if values is None:
-        return unmeasured(metrics.infos, finetuned, bool(federation.validation))
-    owned = dict.fromkeys(values, federation.test) | {VALIDATION: federation.validation}
-    owned |= dict.fromkeys((TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN), federation.train)
-    sizes = {protocol: np.array([len(own) for own in each], np.int64) for protocol, each in owned.items()}
-    common = [(p.local_clients, p.common) for p in parts if p.common is not None]
-    each = whole([(clients, one.each) for clients, one in common])
-    order = torch.cat([one.places for _, one in common]).argsort().numpy()
-    together = metrics.value(torch.from_numpy(torch.cat([one.statistics for _, one in common]).numpy()[order]))
-    found: Columns = {}
-    for i, info in enumerate(metrics.infos):
-        for protocol, of_clients in values.items():
-            found |= metric_row(info, protocol, of_clients[:, i], sizes[protocol])
-        name = global_column(info)
-        found[name] = finite(together[i])
-        found[f"{name}_local"] = metric_row(info, "", each[:, i], sizes["after_mix"])[personal_column(info, "")]
-    return found
 
 
 def summarize(config: Config, history: Sequence[Row], apart: Columns | None = None) -> Summary:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..core import rng
-from ..core.tensors import Tensors, Tree, add, dot, entries, mul, norm, rows, split, tree_map
-from ..data.batches import ANSWERS, Amount, Batch, Batches, Integers, Samples, Stream
+from ..core.tensors import Integers, Tensors, Tree, add, dot, entries, mul, norm, rows, split, tree_map
+from ..data.batches import ANSWERS, Amount, Batch, Batches, Samples, Stream
 from ..engines.base import Engine, Grad
 from ..models.model import Model
 from .evaluate import unfused_attention

@@ -244,7 +244,7 @@ class Model:
     def _evaluate(self) -> "Stateless":
         return Stateless(self.module, self.evaluation)
 
-    def answers_alone(self, x: Tree) -> bool:
+    def is_batch_independent(self, x: Tree) -> bool:
         """Try once whether the answer to a sample is independent of the other samples, in evaluation mode."""
         if "alone" not in self._found:
             with torch.no_grad(), torch_draws(device=first_of(x).device):

@@ -152,7 +152,7 @@ def drops_out(model: Model, x: Tree) -> bool:
     return masks.calls > 0
 
 
-def needs_company(model: Model, x: Tree, y: Tensor, training: bool) -> bool:
+def requires_batch(model: Model, x: Tree, y: Tensor, training: bool) -> bool:
     """Try whether the model and its loss fail with one sample and work with the same sample twice.
 
     Batch normalization does so where a channel of a sample is one number, which has no variance.
@@ -268,7 +268,7 @@ def is_known_code(part: object) -> bool:
     return module is not None and module.split(".")[0] in ("torch", "coterie")
 
 
-def spreads_out(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+def broadcasts_pairwise(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
     """Return whether a loss compares every answer with every target, because torch spreads [B, 1] and [B] to [B, B].
 
     It does if both shapes give the same value, as long as answers and targets have the same one, and as they are they

@@ -1,4 +1,10 @@
-"""Models by name. Any other module works, too: pass it to ``fit``, or name the function that makes it."""
+"""Models by name, built under a watch: a tensor that would not fit into memory is refused before it is made.
+
+Any other module works, too: pass it to ``fit``, or name the function that makes it.
+
+In a container the system ends a process that takes too much, without a word. Building on the meta device first would
+tell the size as well, but it imports sympy, which takes a second.
+"""
 
 import inspect
 import math
@@ -6,21 +12,93 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..core import rng
-from ..core.annotations import Example, PositiveInt
+from ..core.annotations import Example, PositiveInt, Range
 from ..core.arguments import checked
 from ..core.custom import import_function, is_own
 from ..core.errors import UserError, unknown
+from ..core.memory import check_fits
 from ..core.spec import Spec, bind, parameters, parse, spelled
 from ..data.inputs import Shape, names_of, shape_as_json, shape_of_json
-from .allocation import AllocationCheck
 from .parts import WidthRate, need_images, scaled_width
 from .resnet import resnet8_bn, resnet8_gn, resnet18_bn, resnet18_gn
-from .split import split_logreg
 from .transformer import transformer_mlm
 from .vgg import vgg11_gn
+
+
+class SplitLogistic(nn.Module):
+    """A classifier of two classes by a.u + b.v, where a is the first half of a sample and b the rest.
+
+    f(u, v) = mean log(1 + exp(-c (a.u + b.v))) + rho (R(u) + R(v)), c = -1 or 1, R(x) = |x|^2 / (1 + |x|^2)
+
+    The first term is the cross entropy of the scores (0, a.u + b.v). u is shared, v is personal.
+    """
+
+    def __init__(self, entries: int, rho: float) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.zeros(entries - entries // 2))
+        self.v = nn.Parameter(torch.zeros(entries // 2))
+        self.rho = rho
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scores of both classes."""
+        a, b = x.flatten(1).tensor_split([len(self.u)], dim=1)
+        margin = a @ self.u[:, None] + b @ self.v[:, None]  # matrices: their products are counted as costs
+        return torch.cat([torch.zeros_like(margin), margin], dim=1)
+
+    def penalty(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return rho (R(u) + R(v)), which pulls small weights to 0 and not large ones, so that f is not convex."""
+        squares = torch.stack([tensors[k].square().sum() for k in ("u", "v")])
+        return self.rho * (squares / (1 + squares)).sum()
+
+
+def split_logreg(shape: Sequence[int], classes: int, rho: Annotated[float, Range()] = 0.01) -> nn.Module:
+    """Build a classifier of two classes with shared and personal weights and a regularizer of strength ``rho``."""
+    if classes != 2:
+        raise UserError(f"split-logreg tells two classes apart, not {classes}: take mnist-halves, or logreg")
+    return SplitLogistic(math.prod(shape), rho)
+
+
+_MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+NOTICED = 2**24  # bytes; asking how much is free takes a millisecond
+
+
+class AllocationCheck(TorchFunctionMode):
+    """Counts the tensors that are made within a ``with`` statement, and refuses the one that would be too much.
+
+    >>> with AllocationCheck("this"):
+    ...     torch.nn.Linear(10**8, 10**8)
+    Traceback (most recent call last):
+    coterie.core.errors.UserError: this would take at least 40 PB of memory, and ... are free: take a smaller one
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.taken = what, 0
+        self.needed = torch.get_default_device().type != "meta"  # where tensors have no values
+
+    def __torch_function__(  # type: ignore[no-untyped-def]  # as torch declares it
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ):
+        """Count what a function would make, then call it."""
+        given = kwargs or {}
+        if self.needed and func in _MAKERS and str(given.get("device")) != "meta":
+            self.taken += _bytes(args, given)
+            if self.taken > NOTICED:
+                check_fits(self.taken, self.what, "take a smaller one", "at least ")
+        return func(*args, **given)
+
+
+def _bytes(args: Sequence[Any], given: dict[str, Any]) -> int:
+    """Return the bytes of a tensor of the size that is the first of some arguments, or all of them."""
+    first = args[0] if args else given.get("size", ())
+    size = args if isinstance(first, int) else first
+    width: int = (given.get("dtype") or torch.get_default_dtype()).itemsize
+    return math.prod(int(n) for n in size) * width
 
 
 @runtime_checkable

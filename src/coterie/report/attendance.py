@@ -1,17 +1,77 @@
 """Which members of a federation took part in which rounds: a timeline, their numbers one by one, and a table."""
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.schema import Row
-from ..core.units import metrics_of
-from .charts import COLORS, INK, LOSS, MARKED, Chart, Figure, Measure, axis, faint, line, line_style, metric_measures
+from ..core.schema import MetricInfo, Row, personal_column
+from ..core.spec import scaled
+from ..core.units import digits, metrics_of, unit, words
+from ..measure.compare import Cell
+from ..store.folder import LOG
+from .charts import (
+    COLORS,
+    INK,
+    LOSS,
+    MARKED,
+    Chart,
+    Figure,
+    Measure,
+    axis,
+    faint,
+    line,
+    line_style,
+    metric_measures,
+    titled,
+)
 from .groups import Setup, thin
-from .member_log import MemberLog, read_log
 from .record import Record
+from .tables import cell, head
+
+
+@dataclass(frozen=True)
+class MemberLog:
+    """The rounds of one member, counted from 1; those of which the log was deleted are in none of it."""
+
+    missed: dict[int, tuple[str, ...]] = field(default_factory=dict)  # whom a round went on without; (): nobody
+    mass: dict[int, float] = field(default_factory=dict)  # after a round
+    begun: list[int] = field(default_factory=list)  # the rounds that a process of it began with
+
+
+def read_log(folder: Path | None) -> MemberLog:
+    """Return what the logs in a folder tell; lines that are no events of rounds are passed over."""
+    found = MemberLog()
+    for event in () if folder is None else _events(folder):
+        match event:
+            case {"event": "begins", "round": int(round)}:
+                found.begun.append(round)
+            case {"event": "round", "round": int(round), "missed": [*names]}:
+                found.missed[round] = tuple(map(str, names))
+                if isinstance(event.get("mass"), float):
+                    found.mass[round] = event["mass"]
+    return found
+
+
+def _events(folder: Path) -> Iterator[dict[str, Any]]:
+    """Return all lines that are whole, the oldest first."""
+    for path in (*sorted(folder.glob(f"{LOG}.[0-9]"), reverse=True), folder / LOG):
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:  # it has just been renamed, or nobody may read it: the page does without
+            continue
+        for written in text.splitlines():
+            try:
+                event = json.loads(written)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                yield event
+
 
 ROW = 30  # pixels that a member takes
 TOGETHER, WITHOUT, LEFT_OUT, UNTOLD = "with all neighbors", "without a neighbor", "left out", "not in the log any more"
@@ -25,7 +85,7 @@ SPENT = (Measure("seconds per round", "seconds", unit="s"), Measure("bytes sent 
 MASS = "mass"
 
 
-class Stretch(NamedTuple):
+class RoundSpan(NamedTuple):
     """Rounds in a row that went alike for a member."""
 
     first: int
@@ -63,8 +123,8 @@ class Attendance:
         ran = [row["round"] for row in self.run]
         return [next((t for t in ran if t >= begun), begun) for begun in self.log.begun[1:]]
 
-    def stretches(self) -> list[Stretch]:
-        """Return all its rounds, as few stretches."""
+    def round_spans(self) -> list[RoundSpan]:
+        """Return all its rounds, as few spans as possible."""
         left_out = set(self.left_out)
 
         def of(round: int) -> tuple[str, tuple[str, ...]]:
@@ -74,7 +134,7 @@ class Attendance:
             return (UNTOLD, ()) if missing is None else (WITHOUT if missing else TOGETHER, missing)
 
         groups = [(key, list(rounds)) for key, rounds in groupby(range(1, len(self.record.history) + 1), key=of)]
-        return [Stretch(rounds[0], rounds[-1], *key) for key, rounds in groups]
+        return [RoundSpan(rounds[0], rounds[-1], *key) for key, rounds in groups]
 
 
 def attendances(setup: Setup) -> list[Attendance]:
@@ -85,8 +145,8 @@ def attendances(setup: Setup) -> list[Attendance]:
 
 def timeline(members: Sequence[Attendance]) -> Chart:
     """Draw a bar per member along the rounds."""
-    stretches = [(member.name, stretch) for member in members for stretch in member.stretches()]
-    traces = [_bars(kind, [each for each in stretches if each[1].kind == kind]) for kind in BARS]
+    round_spans = [(member.name, span) for member in members for span in member.round_spans()]
+    traces = [_bars(kind, [each for each in round_spans if each[1].kind == kind]) for kind in BARS]
     traces.append(_beginnings(members))
     rounds = max(len(member.record.history) for member in members)
     along = {"type": "category", "ticksuffix": " ", "showgrid": False}
@@ -106,28 +166,28 @@ def timeline(members: Sequence[Attendance]) -> Chart:
     return Chart("attendance", "Who took part", caption, {"": figure}, height=150 + ROW * len(members))
 
 
-def _bars(kind: str, stretches: Sequence[tuple[str, Stretch]]) -> dict[str, Any]:
+def _bars(kind: str, round_spans: Sequence[tuple[str, RoundSpan]]) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
         "name": kind,
-        "y": [name for name, _ in stretches],
-        "base": [stretch.first - 0.5 for _, stretch in stretches],
-        "x": [stretch.last - stretch.first + 1 for _, stretch in stretches],
-        "customdata": [_told(name, stretch) for name, stretch in stretches],
+        "y": [name for name, _ in round_spans],
+        "base": [span.first - 0.5 for _, span in round_spans],
+        "x": [span.last - span.first + 1 for _, span in round_spans],
+        "customdata": [_told(name, span) for name, span in round_spans],
         "hovertemplate": "%{customdata}<extra></extra>",
         "marker": BARS[kind],
     }
 
 
-def _told(name: str, stretch: Stretch) -> str:
+def _told(name: str, span: RoundSpan) -> str:
     """Say what a bar is.
 
-    >>> _told("aachen", Stretch(5, 8, WITHOUT, ("bergen", "elche")))
+    >>> _told("aachen", RoundSpan(5, 8, WITHOUT, ("bergen", "elche")))
     '<b>aachen</b><br>rounds 5 to 8: without bergen, elche'
     """
-    what = f"without {', '.join(stretch.missing)}" if stretch.missing else stretch.kind
-    return f"<b>{name}</b><br>round{'s' if stretch.last > stretch.first else ''} {spans([stretch[:2]])}: {what}"
+    what = f"without {', '.join(span.missing)}" if span.missing else span.kind
+    return f"<b>{name}</b><br>round{'s' if span.last > span.first else ''} {spans([span[:2]])}: {what}"
 
 
 def spans(ranges: Iterable[tuple[int, int]]) -> str:
@@ -194,3 +254,108 @@ def _lines(members: Sequence[Attendance], measure: Measure, values: Sequence[Map
 def _rounds(count: int, **more: Any) -> dict[str, Any]:
     """Return the axis of the rounds, without half ones."""
     return axis("round", tickformat=",d", **({"dtick": 1} if count <= MARKED // 2 else {}), **more)
+
+
+FEW = 3  # ranges of rounds, or names, that a cell has room for
+HIGH, LOW = "best-high", "best-low"
+ABSENT = Cell(None, "-")
+
+
+class MemberColumn(NamedTuple):
+    """A column of the table; ``of``: what it says of a member by name, and by its rounds where its folder is here."""
+
+    title: str
+    below: str
+    kind: str
+    of: Callable[[str, Attendance | None], Cell]
+
+
+def members_table(members: Sequence[Attendance]) -> str:
+    """Return a row per member, of those as well whose folders are not here."""
+    columns, here = list(_columns(members)), {member.name: member for member in members}
+    heads = "".join(head(column.title, column.below, column.kind) for column in columns)
+    rows = "".join(_row(name, here.get(name), columns) for name in members[0].record.config["peer"]["members"])
+    return f"""<section class="members"><h3>Members</h3>
+<div class="scroll" tabindex="0" role="region" aria-label="Members of the federation">
+<table class="sortable"><thead><tr>{head("member", "", "text")}{heads}</tr></thead>
+<tbody>{rows}</tbody></table></div>
+<p class="caption">Each member's own numbers, as the folders here tell them. In means over all members, one that was
+away counts with its latest model. <span class="said" aria-live="polite"></span></p></section>"""
+
+
+def _row(name: str, member: Attendance | None, columns: Sequence[MemberColumn]) -> str:
+    absent = "" if member else "<small>its folder is not here</small>"
+    cells = "".join(cell(column.of(name, member)) for column in columns)
+    return f'<tr><th scope="row">{escape(name)}{absent}</th>{cells}</tr>'
+
+
+def _columns(members: Sequence[Attendance]) -> Iterator[MemberColumn]:
+    """Return the columns; those of a metric and of push-sum's mass where there are such."""
+    config = members[0].record.config
+    yield MemberColumn("training samples", "", HIGH, _of_folder(_samples))
+    for metric in metrics_of(config)[:1]:
+        kind = HIGH if metric["higher_is_better"] else LOW
+        title = titled(words(metric), unit(metric))
+        yield MemberColumn(title, "after aggregation", kind, _of_folder(lambda m, metric=metric: _measured(m, metric)))  # type: ignore[misc]
+    yield MemberColumn("rounds run", f"of {config['rounds']}", HIGH, _of_folder(lambda m: _count(len(m.run))))
+    yield MemberColumn("rounds left out", "run by the others", LOW, _of_folder(_left_out))
+    yield MemberColumn("rounds without a neighbor", "who was not heard", LOW, _of_folder(_without))
+    yield MemberColumn("missed by others", "rounds without it", LOW, lambda name, _: _missed(name, members))
+    yield MemberColumn("started again", "", LOW, _of_folder(lambda m: _count(len(m.again))))
+    yield MemberColumn("sent", "bytes", LOW, _of_folder(_sent))
+    if any(member.log.mass for member in members):
+        yield MemberColumn("mass", "after its last round", HIGH, _of_folder(_mass))
+
+
+def _of_folder(told: Callable[[Attendance], Cell]) -> Callable[[str, Attendance | None], Cell]:
+    return lambda name, member: ABSENT if member is None else told(member)
+
+
+def _count(count: int, *parts: str) -> Cell:
+    return Cell(count, f"{count:,}", parts=parts)
+
+
+def _samples(member: Attendance) -> Cell:
+    return _count(member.record.config["peer"]["train_samples"])
+
+
+def _measured(member: Attendance, metric: MetricInfo) -> Cell:
+    value = member.record.last(personal_column(metric, "after_mix"))
+    return ABSENT if value is None else Cell(value, digits(metric, value))
+
+
+def _left_out(member: Attendance) -> Cell:
+    ranges = [(s.first, s.last) for s in member.round_spans() if s.kind == LEFT_OUT]
+    told = [spans([each]) for each in ranges] if len(ranges) <= FEW else [f"{len(ranges)} times"]
+    return _count(len(member.left_out), *told)
+
+
+def _without(member: Attendance) -> Cell:
+    """Return how many rounds lacked somebody, and whom; nothing without a log."""
+    if not member.log.missed:
+        return ABSENT
+    return _count(sum(map(bool, member.log.missed.values())), *_named(member.without))
+
+
+def _missed(name: str, members: Sequence[Attendance]) -> Cell:
+    """Return how often others went on without a member, and who."""
+    by = Counter({m.name: m.without[name] for m in members if m.without[name]})
+    return _count(by.total(), *_named(by)) if any(m.log.missed for m in members if m.name != name) else ABSENT
+
+
+def _named(counts: Counter[str]) -> list[str]:
+    """Return whom it was most often."""
+    most = [f"{name} {count:,}" for name, count in counts.most_common(FEW)]
+    return [*most, *([f"{len(counts) - FEW} more"] if len(counts) > FEW else [])]
+
+
+def _sent(member: Attendance) -> Cell:
+    sent = sum(row["bytes_sent"] for row in member.record.history)
+    return Cell(sent, scaled(sent, "B"))
+
+
+def _mass(member: Attendance) -> Cell:
+    if not member.log.mass:
+        return ABSENT
+    value = member.log.mass[max(member.log.mass)]
+    return Cell(value, f"{value:.4g}")

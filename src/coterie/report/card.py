@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..training.run import Run
 
 DASHES = ("", "7 4", "2 3")
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 480, 150, 44, 12, 10, 26
+WIDTH, HEIGHT, MARGIN = 480, 120, 8
 
 _CELL = "padding:2px 14px 2px 0;text-align:left;vertical-align:top;white-space:nowrap;border:0;background:none"
 _SOFT = "opacity:.7;font-size:.85em;font-weight:400"
@@ -72,57 +72,31 @@ def _picture(lines: Sequence[Line]) -> str:
     if not lines:
         return ""
     values = [v for line in lines for v in line.curve.mean]
-    low, high = _range(values, lines[0].measure.unit)
-    last = max(line.curve.rounds[-1] for line in lines)
-    paths = "".join(_path(line, i, (low, high), last) for i, line in enumerate(lines))
+    low, high, last = min(values), max(values), max(line.curve.rounds[-1] for line in lines)
+    paths = "".join(_path(line, i, low, high, last) for i, line in enumerate(lines))
     unit = f" {lines[0].measure.unit}" if lines[0].measure.unit else ""
     final = ", ".join(f"{line.measure.title} {line.curve.mean[-1]:.3g}{unit}" for line in lines)
     name = lines[0].measure.axis.partition(",")[0]
-    what = f"{f'personal {name} ' if name else ''}over the rounds, mean over the clients"
+    span = f"from {low:.3g} to {high:.3g}{unit}, over {last} round{'s' * (last != 1)}"
+    what = f"{f'personal {name} ' if name else ''}{span}, mean over the clients"
     label = escape(f"{what}; at the end: {final}")
     return f"""<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{label}"
 style="max-width:100%;height:auto;font:11px system-ui,sans-serif" fill="none" stroke="currentColor">
-{_axes((low, high), last, unit)}{paths}</svg>
+{paths}</svg>
 <p style="margin:.1em 0;font-size:.85em">{_legend(lines)} <span style="opacity:.7">{what}</span></p>"""
-
-
-def _range(values: Sequence[float], unit: str) -> tuple[float, float]:
-    """Return the span of the axis, with a tenth of it as room; percentages end at 0 and 100."""
-    low, high = min(values), max(values)
-    room = 0.1 * (high - low) or 0.1 * abs(high) or 1.0
-    if unit != "%":
-        return low - room, high + room
-    return max(0.0, low - room), min(100.0, high + room)
 
 
 def _stroke(place: int) -> str:
     return f'stroke="{COLORS[place]}" stroke-width="2" stroke-dasharray="{DASHES[place]}"'
 
 
-def _path(line: Line, place: int, span: tuple[float, float], last: int) -> str:
-    """Draw a line, told from the others by color and dashes; one round is a point."""
-    low, high = span
-    x = [LEFT + (WIDTH - LEFT - RIGHT) * (t - 1) / max(1, last - 1) for t in line.curve.rounds]
-    y = [TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low) for value in line.curve.mean]
+def _path(line: Line, place: int, low: float, high: float, last: int) -> str:
+    """Draw a line from round 1 to ``last``, with its own color and dashes and a point at its end."""
+    x = [MARGIN + (WIDTH - 2 * MARGIN) * (t - 1) / max(1, last - 1) for t in line.curve.rounds]
+    y = [MARGIN + (HEIGHT - 2 * MARGIN) * (high - v) / (high - low or 1.0) for v in line.curve.mean]
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
     end = f'<circle cx="{x[-1]:.1f}" cy="{y[-1]:.1f}" r="3" fill="{COLORS[place]}" stroke="none"/>'
     return f'<polyline points="{points}" {_stroke(place)}/>{end}'
-
-
-def _axes(span: tuple[float, float], last: int, unit: str) -> str:
-    """Draw the frame and the ends of both axes."""
-    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    texts = [
-        (LEFT - 5, TOP + 8, "end", f"{span[1]:.3g}{unit}"),
-        (LEFT - 5, bottom, "end", f"{span[0]:.3g}{unit}"),
-        (LEFT, HEIGHT - 8, "start", "round 1"),
-        *([(right, HEIGHT - 8, "end", f"round {last}")] if last > 1 else []),
-    ]
-    words = "".join(
-        f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor" stroke="none">{escape(text)}</text>'
-        for x, y, anchor, text in texts
-    )
-    return f'<path d="M{LEFT} {TOP}V{bottom}H{right}" opacity=".4"/>{words}'
 
 
 def _legend(lines: Sequence[Line]) -> str:

@@ -44,6 +44,15 @@ class Chart:
     square: bool = False  # never higher than wide, as on a phone
 
 
+class Section(NamedTuple):
+    """Charts; with a title they lie side by side below it. ``html`` comes after them."""
+
+    charts: Sequence[Chart] = ()
+    title: str = ""
+    about: str = ""  # a sentence about them, or why there are none
+    html: str = ""
+
+
 @dataclass(frozen=True)
 class Measure:
     """A number of a row, as it is drawn."""

@@ -11,24 +11,20 @@ from typing import Any
 
 from .. import __version__
 from ..core.custom import trust_options
-from ..core.errors import UserError
+from ..core.extensions import extended
 from ..core.schema import Config
 from ..measure.compare import ALONE, Comparison
 from ..training.config import repeatable
-from .attendance import attendances, one_by_one, timeline
-from .charts import Chart, consensus, progress, recorded_measures, traffic
+from .attendance import attendances, members_table, one_by_one, timeline
+from .charts import Chart, Section, consensus, progress, recorded_measures, traffic
 from .clients import distribution, labels
 from .collect import Collected
-from .factors import blocks, factors
 from .gains import who_gains
 from .graph import topology
 from .groups import Method, Setup, setups
-from .landscape import landscapes
 from .library import pack_json
-from .member_table import members_table
-from .recipe_charts import LANDSCAPE, recipe_charts
 from .record import Record
-from .tables import headline_table, published_tables
+from .tables import headline_table
 from .titles import data_title, page_title
 
 _FILES = files(__package__).joinpath("files")
@@ -46,16 +42,18 @@ def page(
     target = collected.target if target is None else target
     every = setups(collected.records)
     charts: dict[str, Any] = {}
-    together = landscape or any(recipe.get("draws") == LANDSCAPE for recipe in collected.recipes)
     late = None if reload else say
+    extensions = extended("page")
     compared = [Comparison(s.methods, target, collected.notes) for s in every]
-    bodies = [_setup(s, f"s{i}", charts, late, together, compared[i - 1]) for i, s in enumerate(every, 1)]
+    added = [[part for e in extensions for part in e.of_setup(s, collected, late, landscape)] for s in every]
+    bodies = [_setup(s, f"s{i}", charts, compared[i - 1], added[i - 1]) for i, s in enumerate(every, 1)]
+    of_page = [part for extension in extensions for part in extension.of_page(collected)]
     title = _title(every, compared) or ", ".join(recipe["recipe"] for recipe in collected.recipes)
     parts = {
         "live": _live(collected.records, reload) + _left_out(collected.left_out),
         "contents": _contents(every),
         "setups": "\n".join(bodies),
-        "published": _recipes(collected, charts),
+        "added": "".join(_section(part, "", charts) for part in of_page),
         "commands": _commands(collected.commands),
     }
     return document(title, parts, charts, library)
@@ -72,17 +70,19 @@ def document(title: str, parts: Mapping[str, str], charts: Mapping[str, Any], li
         "library": library,
         "script": (_FILES / "page.js").read_text(encoding="utf-8"),
     }
-    places = dict.fromkeys(("live", "contents", "setups", "published", "commands"), "")
+    places = dict.fromkeys(("live", "contents", "setups", "added", "commands"), "")
     for name, value in (places | dict(parts) | common).items():  # not string.Template: the parts hold dollars
         text = text.replace(f"<!--{name}-->", value)
     return text
 
 
-def _recipes(collected: Collected, charts: dict[str, Any]) -> str:
-    """Return the charts of recipes, and their published numbers."""
-    recipes, records = collected.recipes, collected.records
-    drawn = [chart for recipe in recipes for chart in recipe_charts(recipe, records)]
-    return "".join(place_chart(chart, chart.name, charts) for chart in drawn) + published_tables(recipes, records)
+def _section(section: Section, prefix: str, charts: dict[str, Any]) -> str:
+    """Return what an extension adds; ``prefix``: of the names of its charts."""
+    drawn = "".join(place_chart(chart, prefix + chart.name, charts) for chart in section.charts)
+    about = f'<p class="caption">{_prose(section.about)}</p>' if section.about else ""
+    if section.title:
+        return f'<h3>{escape(section.title)}</h3>{about}<div class="tiles">{drawn}</div>'
+    return drawn + about + section.html
 
 
 def _title(every: Sequence[Setup], compared: Sequence[Comparison]) -> str:
@@ -124,26 +124,19 @@ def _setup(
     setup: Setup,
     name: str,
     charts: dict[str, Any],
-    say: Callable[[str], object] | None,
-    together: bool,
     comparison: Comparison,
+    added: Sequence[Section],
 ) -> str:
-    """Return everything about one set-up; without ``say`` nothing that takes more than a moment."""
+    """Return everything about one set-up."""
     notes = comparison.protocol(comparison.columns, "★")
     members = attendances(setup)
     of_members = (timeline(members), one_by_one(members)) if members else ()
     clients = [distribution(setup), labels(setup), topology(setup)]
-    around = [] if say is None else landscapes(setup, say, together)
-    rank, no_rank = (None, "") if say is None else _factors(setup)
-    over_rounds = (traffic(setup), consensus(setup), recorded_measures(setup), blocks(setup))
+    over_rounds = (traffic(setup), consensus(setup), recorded_measures(setup))
 
     def plots(*wanted: Chart | None) -> str:
         return "".join(place_chart(chart, f"{name}-{chart.name}", charts) for chart in wanted if chart is not None)
 
-    slices = "".join(
-        f'<h3>{escape(a.title)}</h3><p class="caption">{escape(a.about)}</p><div class="tiles">{plots(*a.charts)}</div>'
-        for a in around
-    )
     lacking = "" if all(clients[:2]) else f'<p class="caption">{_why_no_clients(setup)}</p>'
     return f"""<section id="{name}" class="setup">
 <h2>{escape(setup.title)}</h2>
@@ -153,19 +146,11 @@ def _setup(
 {headline_table(comparison)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(notes)}</ul></div>
 {members_table(members) if members else ""}
-{plots(*of_members, *progress(setup), *clients)}{lacking}{plots(*over_rounds, rank)}{no_rank}
-{slices}
+{plots(*of_members, *progress(setup), *clients)}{lacking}{plots(*over_rounds)}
+{"".join(_section(part, f"{name}-", charts) for part in added)}
 <section class="configuration"><h3>Configuration, and the command that repeats it</h3>
 {"".join(_configuration(m) for m in setup.methods)}</section>
 </section>"""
-
-
-def _factors(setup: Setup) -> tuple[Chart | None, str]:
-    """Return the chart of what is computed from the models, or why there is none."""
-    try:
-        return factors(setup), ""
-    except UserError as error:
-        return None, f'<p class="caption">The smallest singular values are left out: {_prose(str(error))}.</p>'
 
 
 def _answer(sentences: Sequence[str]) -> str:

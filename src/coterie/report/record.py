@@ -6,8 +6,7 @@ from pathlib import Path
 
 from ..core.clients import Clients
 from ..measure.compare import RunData
-from ..training.history import History
-from ..training.run import Run, load
+from ..training.run import History, Run, load
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,24 +11,37 @@ from concurrent import futures
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from time import monotonic
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 
+from ..core.annotations import shown
 from ..core.checked_json import check_table, made_of, read_json, read_lines, read_rows
 from ..core.errors import DamagedFileError, FolderError
 from ..core.files import append_line, digest, disk, json_text, text_digest, to_disk, write_json, write_text
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
 from . import checkpoint as checkpoints
-from .checkpoint import Saved
+from .checkpoint import Checkpoint, Saved
 from .chosen import CHOSEN, drop_chosen
 from .digests import DIGESTS, Digests
 from .lock import LOCK, sole_writer
 from .models import MODELS, write_models
 from .safetensors import save_tensors
-from .same_config import differences
+
+# These may differ between a run and its continuation: they do not change what is computed. The fingerprint of the data
+# says more than the shape of a sample, which older folders do not have.
+_FREE = ("versions", "engine", "engine_reason", "machine", "sample_shape")
+
+
+def differences(there: Any, here: Any, at: str = "") -> list[str]:
+    """Return where two configurations differ, as ``key: value there, value here``."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        keys = sorted((there.keys() | here.keys()) - set(_FREE))
+        return [d for k in keys for d in differences(there.get(k), here.get(k), f"{at}.{k}".lstrip("."))]
+    return [] if there == here else [f"{at}: {shown(there)} there, {shown(here)} here"]
+
 
 T = TypeVar("T")
 
@@ -299,3 +312,32 @@ class Writer:
         self._stream = self._stream or torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream(device))
         return torch.cuda.stream(self._stream)
+
+
+class ExtendedFolder(RunFolder):
+    """A run that is to have ``rounds``; its files stay as they are until nothing can be refused any more."""
+
+    def __init__(self, path: Path, rounds: int) -> None:
+        super().__init__(path)
+        self.rounds = rounds
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run here is complete, which it is not with more rounds."""
+        return False
+
+    def config(self) -> Config:
+        """Return the configuration that the run would have been begun with."""
+        return cast(Config, {**super().config(), "rounds": self.rounds})
+
+    def resumed(
+        self, restored: Callable[[Checkpoint], T], warn: Callable[[str], object], say: Callable[[str], object]
+    ) -> tuple[T, list[Row]] | None:
+        """Return what was saved last, as any run does; from then on the run here is one that has not ended yet."""
+        found = super().resumed(restored, warn, say)
+        with disk(self.path):
+            # The summary first: as long as it is there, the run is complete.
+            for name in (SUMMARY, DIGESTS, CLIENTS, RESAMPLED):
+                (self.path / name).unlink(missing_ok=True)
+            write_json(self.path / CONFIG, self.config())
+        return found

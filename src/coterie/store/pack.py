@@ -2,6 +2,9 @@
 
 That is every client's model, and the state of a run that is finished. A run that is not has its newest checkpoint in
 the pack, unless that is left out as well; a peer's messages, which are models of others, belong to its state.
+
+``tar --exclude`` does not replace this: what a run needs depends on whether it is finished, and a run without its
+checkpoint would silently begin again where it is unpacked.
 """
 
 import tarfile

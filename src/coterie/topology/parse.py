@@ -1,6 +1,7 @@
 """A topology from what people have at hand: a text, a Topology, or a function of the round."""
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -137,3 +138,25 @@ def _same_kind(function: Callable[..., Tensor], n: int, kind: Stochastic, t: int
 
 def _wrong(t: int, what: str, fix: str) -> UserError:
     return UserError(f"the topology's matrix of round {t} is {what}: {fix}")
+
+
+def fit_topology(graph: str, clients: int) -> str:
+    """Return a graph with as many neighbors as so few clients allow.
+
+    >>> [fit_topology(graph, 5) for graph in ("random-pull:10", "clique:10,turns=4", "ring")]
+    ['random-pull:4', 'clique:1,turns=4', 'ring']
+    >>> fit_topology("random:10", 7)
+    'random:6'
+    """
+    spec = parse(graph)
+    if spec.name.startswith("random"):
+        wanted = min(int(spec.args[0]), clients - 1)
+        wanted -= spec.name == "random" and wanted % 2 and clients % 2  # an odd number of both makes no such graph
+        return f"{spec.name}:{wanted}" if wanted > 0 else "none"
+    if spec.name == "clique":
+        several = {k: min(int(v), clients) for k, v in spec.options.items()}
+        fits = max(1, min(int(spec.args[0]), clients // math.prod(several.values())))
+        return str(spec._replace(args=(str(fits),), options=several))
+    if "apart" in spec.options and clients <= 2 * int(spec.options["apart"]):
+        return spec.name
+    return graph

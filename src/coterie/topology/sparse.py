@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.annotations import Fraction
 from ..core.arguments import checked
-from ..data.batches import Integers
+from ..core.tensors import Integers
 
 DENSE = 2000  # clients up to which a matrix is dense
 

@@ -1,10 +1,10 @@
 """One experiment, ready to run round by round: who takes part, what they do, what is measured."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,28 +13,37 @@ from torch import Tensor, nn
 from .. import measure
 from ..algorithms.base import Algorithm, ModelGroup, Problem, Program, Round, Trained
 from ..algorithms.bind import bind
+from ..algorithms.traffic import Totals
 from ..algorithms.update import model_groups, nobody_trains, submodel_of_each
-from ..core.schema import Row
-from ..core.tensors import Tensors, floating, pick
+from ..core.clients import OnDemand
+from ..core.schema import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN, Row
+from ..core.tensors import Integers, Tensors, floating, pick, rows, split, tree_map
 from ..data import Federation
-from ..data.batches import Integers, Samples
+from ..data.batches import Samples
 from ..engines.base import Engine
 from ..measure import CommonModel, Metrics
 from ..measure.convergence import OWN_TRAIN
-from ..measure.rows import ShardMeasures, joined
+from ..measure.rows import Costs, ShardMeasures, joined
 from ..models.cost import cost
 from ..models.model import Model, products
-from ..models.trials import drops_out, needs_company
+from ..models.trials import drops_out, requires_batch
 from ..store import flatten, unflatten
 from ..store.checkpoint import Checkpoint
 from .checks import check_asked
 from .client import Client
-from .client_models import client_models
-from .first import First, everybodys
-from .own_train import own_train, own_train_values
+from .initial_models import First, everybodys
 from .schedule import Schedule
 from .settings import RunSettings, options
-from .state import AFTER_TRAIN, RunState
+
+AFTER_TRAIN = "measured/after_train"  # its name in a checkpoint
+
+
+class RunState(NamedTuple):
+    """The state of a method, and what was measured of it."""
+
+    state: Any
+    after_train: Tensor  # [n, metrics] of each client when it last trained; NaN before that
+    values: Tensors | None = None  # [n, metrics] by protocol, if this round was evaluated; not saved
 
 
 @dataclass(frozen=True)
@@ -131,7 +140,7 @@ class Experiment:
     @cached_property
     def smallest_batch(self) -> int:
         """The samples that a step needs: two where the model takes statistics of a batch that one sample has not."""
-        return 2 if needs_company(self.model, self.federation.sample(1), self.federation.y[:1], training=True) else 1
+        return 2 if requires_batch(self.model, self.federation.sample(1), self.federation.y[:1], training=True) else 1
 
     @cached_property
     def measurable(self) -> bool:
@@ -212,16 +221,20 @@ class Experiment:
         if one is not None and self.measurable:
             common = measure.measure_common(self.engine, self.model, one, self.tests, self.local_clients, self.metrics)
         record = self.settings.record
-        first = self.local_clients[0] == 0  # the shard of the first client counts the messages of all shards
+        sent = Totals()
+        if self.local_clients[0] == 0:  # the shard of the first client counts the messages of all shards
+            sent = self.program.traffic(before.state, replace(r, cohort=r.global_cohort)).totals
         measures = ShardMeasures(
             local_clients=self.local_clients,
             cohort=r.cohort,
             loss=trained.loss.cpu(),
             steps=trained.steps.cpu(),
-            flops=sum(count * self.flops_per_sample(model) for model, count in trained.passes),
-            forward=self.forward_flops(r),
-            seconds=seconds,
-            sent=self.program.traffic(before.state, replace(r, cohort=r.global_cohort)) if first else None,
+            costs=Costs(
+                *(sent.bytes, sent.parameters, sent.messages, sent.busiest_up, sent.busiest_down),
+                flops=sum(count * self.flops_per_sample(model) for model, count in trained.passes),
+                forward_flops=self.forward_flops(r),
+                seconds=seconds,
+            ),
             distance=measure.consensus_distance(self.program.models(state), self.program.shared, None if exact else one)
             if evaluate
             else None,
@@ -229,7 +242,8 @@ class Experiment:
             common=common,
             recorded=measure.record_columns(self, record, before.state, state) if evaluate and record else {},
         )
-        return RunState(state, after_train), measures._replace(evaluation_seconds=self._now() - began - seconds)
+        costs = measures.costs._replace(evaluation_seconds=self._now() - began - seconds)
+        return RunState(state, after_train), measures._replace(costs=costs)
 
     def consensus_model(self, state: Any) -> Tensors:
         """Return the one model that all clients agree on, over all shards: the method's own, or the mean of all."""
@@ -298,3 +312,57 @@ class Experiment:
         if self.federation.y.is_cuda:
             torch.cuda.synchronize()
         return time.perf_counter()
+
+
+def own_train(e: "Experiment", model: Model, models: Tensors, clients: Integers) -> Tensor:
+    """Return [m, metrics] of stacked models on their clients' training samples."""
+    return measure.personal_values(e.engine, model, models, e.train, clients, e.metrics)
+
+
+def own_train_values(e: "Experiment", state: Any, after_train: Tensor, t: int) -> Tensors:
+    """Return [m, metrics] of the local clients after round ``t``, by protocol.
+
+    ``after_train``: [m, 2 metrics] right after each client's latest training, on test samples and on training ones. A
+    client that never trained has what it was given.
+    """
+    latest = after_train[:, len(e.metrics.each) :]
+    mixed = torch.full_like(latest, torch.nan)
+    with products(e.model.precision):
+        for g in e.groups(state, t):
+            mixed[g.places] = own_train(e, g.model, g.models, e.local_clients[g.places])
+    return {TRAIN_AFTER_MIX: mixed, TRAIN_AFTER_TRAIN: torch.where(latest.isnan(), mixed, latest)}
+
+
+def client_models(e: "Experiment", state: Any, t: int) -> Sequence[Client]:
+    """Return the local clients' models after round ``t``, each made when it is asked for.
+
+    They are those that the row of that round tells of. Their tensors are views of the stacked models, so that what all
+    clients have is in memory once. A fine-tuned model is all personal.
+    """
+    finetune = e.program.finetune
+    with products(e.model.precision):  # as it was measured
+        groups = e.groups(state, t) if finetune is None else finetune(state, e.everybody(t))
+        stacked = [group._replace(models=tree_map(on_cpu, group.models)) for group in groups]
+    personal = None if finetune is not None else e.model.start.keys() - e.program.shared
+    return viewed(stacked, personal, t)
+
+
+def viewed(groups: Iterable[ModelGroup], personal: Collection[str] | None, t: int) -> Sequence[Client]:
+    """Return the clients of stacked models after round ``t``; ``personal``: None where all is personal."""
+    place: dict[int, tuple[ModelGroup, int, int]] = {}
+    for number, group in enumerate(groups):
+        place |= {client: (group, number, row) for row, client in enumerate(group.places.tolist())}
+
+    def client(i: int) -> Client:
+        group, number, row = place[i]
+        apart = group.models.keys() if personal is None else {*personal, *group.private}
+        own, common = split(rows(group.models, row), apart)
+        alike = common and len(group.places) > 1 and all(group.models[k].stride(0) == 0 for k in common)
+        return Client(common, own, group.model, same=(t, number) if alike else None)
+
+    return OnDemand(len(place), client)
+
+
+def on_cpu(v: Tensor) -> Tensor:
+    """Return stacked values on the CPU; what is one value shown n times stays one."""
+    return v[:1].cpu().expand_as(v) if v.stride(0) == 0 and len(v) else v.cpu()

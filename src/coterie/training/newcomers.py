@@ -21,16 +21,16 @@ from ..algorithms.update import LocalUpdate, chunks
 from ..core import rng
 from ..core.errors import UserError
 from ..core.schema import Newcomers, NewcomerSummary
-from ..core.tensors import Tensors, replicate, rows
+from ..core.tensors import Integers, Tensors, replicate, rows
 from ..data import Federation
-from ..data.batches import Amount, Integers
+from ..data.batches import Amount
 from ..local.steps import Phase
 from ..measure import averaged, personal_values
 from ..measure.rows import finite
 from ..models.model import products
 from ..store import unflatten
 from .experiment import Experiment
-from .first import everybodys
+from .initial_models import everybodys
 
 
 def hold_out(federation: Federation, asked: float | int, seed: int) -> tuple[Federation, Federation | None]:

@@ -1,51 +1,50 @@
-"""A run before it begins: everything is checked and nothing is trained or written."""
+"""``fit``, and a run before it begins: everything is checked and nothing is trained or written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from inspect import Parameter, cleandoc, signature
 from pathlib import Path
-from typing import Annotated, Any, Self
+from textwrap import fill
+from typing import Annotated, Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_type_hints
 
 import torch
 from torch import nn
 
-from ..algorithms.base import Algorithm
+from ..algorithms.base import Algorithm, Problem
+from ..algorithms.bind import bind
 from ..algorithms.used import check_used
 from ..core import rng
 from ..core.annotations import Example
+from ..core.arguments import checked
 from ..core.errors import UserError, noted
 from ..core.openmp import spinning_threads
 from ..core.schema import Config
 from ..core.spec import parse
+from ..core.tensors import Integers, entries, split
 from ..core.units import metrics_of
 from ..data import Federation
-from ..data.batches import Integers
 from ..data.validation import with_validation, without_validation
 from ..engines import Serial
 from ..engines.base import InMemory
-from ..measure import metrics_for
+from ..measure import Metrics, metrics_for
 from ..models.accept import accepted
 from ..models.losses import loss_of
 from ..models.model import Model
 from ..store import RunFolder
 from ..track import Tracking
 from ..track.progress import PendingMessages, Progress
-from .backend import Backend, backend_of
-from .checks import begins_apart, check_precision, find_device, idle_clients
-from .chosen import check_selection
-from .cluster import RAY, Cluster, check_cluster
+from .checks import check_model, check_precision, find_device, has_per_client_init, idle_clients
 from .config import describe
-from .evaluation import interval
 from .experiment import Experiment
-from .first import COMMON, PER_CLIENT, drawn, first_models
-from .freed_memory import retain_freed_memory
-from .model_check import check_model
-from .model_parts import model_parts
+from .initial_models import COMMON, PER_CLIENT, drawn, first_models
 from .newcomers import hold_out
-from .rounds import begin_rounds, read_again, run_rounds
+from .results import check_selection
+from .rounds import Backend, backend_of, begin_rounds, read_again, run_rounds
 from .run import Run
+from .schedule import interval
 from .select_engine import Choice, select_engine
-from .settings import RunSettings
+from .settings import RAY, Cluster, RunSettings, check_cluster, options, types_of_options
 from .time_limit import LimitedRun
 
 AUTO = "auto"
@@ -95,7 +94,6 @@ class Prepared:
             name = s.progress if isinstance(s.progress, str) else self.experiment.algorithm.name
             with (
                 Progress(name, s.rounds, f"{runs} on {self._device}", bool(s.progress), metrics_of(config)) as bar,
-                retain_freed_memory(),
                 Tracking(s.trackers, bar) as tracking,
             ):
                 messages.go_to(bar.warn)
@@ -188,8 +186,30 @@ def beside_others(given: Model, federation: Federation, algorithm: Algorithm, se
         settings = settings.with_server()
     if settings.init == PER_CLIENT:
         first = first_models(given.module, given, algorithm, settings.seed)
-        settings = settings if begins_apart(replace(experiment, first=first)) else settings.having(init=COMMON)
+        settings = settings if has_per_client_init(replace(experiment, first=first)) else settings.having(init=COMMON)
     return settings
+
+
+def prepare_newcomers(
+    adapted: Model,
+    newcomers: Federation,
+    algorithm: Algorithm,
+    settings: RunSettings,
+    clients: int,
+    *,
+    metrics: Metrics,
+) -> Experiment:
+    """Return the experiment of clients that come after a run of ``clients`` others, whose program it has."""
+    problem = Problem(adapted, clients, settings.rounds, settings.seed)
+    program = bind(algorithm, problem, settings.absences)
+    return Experiment.bound(adapted, newcomers, algorithm, Serial(), metrics, settings=settings, program=program)
+
+
+def prepared_elsewhere(
+    adapted: Model, federation: Federation, algorithm: Algorithm, fields: Mapping[str, Any]
+) -> Experiment:
+    """Return an experiment that another process has prepared and checked; ``fields``: those that it sent."""
+    return Experiment.bound(adapted, federation, algorithm, Serial(), **fields)
 
 
 def model_of(model: ModelLike, settings: RunSettings) -> Model:
@@ -228,3 +248,70 @@ def as_begun(settings: RunSettings) -> RunSettings:
         return settings
     before = begun.config().get("engine", settings.engine)
     return settings.having(engine=before) if settings.engine in (AUTO, parse(before).name) else settings
+
+
+def model_parts(e: Experiment) -> str:
+    """Say how many of the model's numbers train, and whose they are."""
+    start, constants = e.model.start, e.model.constants
+    shared, personal = (entries(part.values()) for part in split(start, e.program.shared))
+    trained = entries(split(start, e.model.parameters)[0].values())
+    constant = entries(constants.values())
+    numbers = shared + personal + constant
+    whose = f"{shared:,} shared, {personal:,} personal, {constant:,} constant"
+    return f"model: {numbers:,} numbers, {trained:,} train; {whose}"
+
+
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+WIDTH = 120
+
+
+def takes_options(kind: type[RunSettings]) -> Callable[[F], F]:
+    """Give a function of ``**options`` the signature of a kind of options, and their help in place of ``{options}``."""
+
+    def decorate(function: F) -> F:
+        named = [p for p in signature(function).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        types = get_type_hints(kind, None, dict(types_of_options()), include_extras=True)
+        parameters = [*named, *(p.replace(annotation=types[p.name]) for p in signature(kind).parameters.values())]
+        entries = (f"{f.name}: {f.metadata['help']}" for f in options(kind=kind))
+        listed = "\n".join(fill(e, WIDTH, initial_indent=4 * " ", subsequent_indent=8 * " ") for e in entries)
+        function.__signature__ = signature(function).replace(parameters=parameters)  # type: ignore[attr-defined]
+        function.__annotations__ |= types
+        function.__doc__ = cleandoc(function.__doc__ or "").replace("    {options}", listed)
+        return function
+
+    return decorate
+
+
+def _like_settings(
+    kind: Callable[P, RunSettings],
+) -> Callable[[Callable[..., Run]], Callable[Concatenate[ModelLike, Federation, Algorithm, P], Run]]:
+    """Tell type checkers that a function of ``**options`` takes the options of a kind."""
+    return lambda function: cast(Callable[Concatenate[ModelLike, Federation, Algorithm, P], Run], function)
+
+
+@_like_settings(RunSettings)
+@takes_options(RunSettings)
+@checked("function")
+def fit(
+    model: ModelLike,
+    federation: Annotated[Federation, Example('coterie.data.federate("digits")')],
+    algorithm: Annotated[Algorithm, Example("coterie.algorithms.fedavg()")],
+    **options: Any,
+) -> Run:
+    """Train one model per client and return them with everything that was measured.
+
+    Args:
+        model: A module, or a function without arguments that builds one.
+        federation: The clients' data.
+        algorithm: The method with its settings.
+        {options}
+
+    >>> import coterie as ct
+    >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)
+    >>> run = ct.fit(ct.models.build("logreg", fed), fed, ct.algorithms.dfedavg(topology="ring", epochs=1),
+    ...              rounds=2, progress=False)
+    >>> len(run.history), len(run.clients), sorted(run.clients[0].shared)
+    (2, 4, ['1.bias', '1.weight'])
+    """
+    return prepare(model, federation, algorithm, RunSettings(**options)).run()

@@ -1,12 +1,14 @@
-"""The rounds of a run, one after another: trained, measured, saved, and the models that it ends with."""
+"""The rounds of a run, in this process or on a cluster: trained, measured, saved, and the models that it ends with."""
 
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from ..core.clients import Clients
 from ..core.errors import noted
@@ -19,23 +21,55 @@ from ..measure.rows import client_columns
 from ..measure.selection import PER_CLIENT, rule_of, stops_early, why_stopped
 from ..models.model import Model, products
 from ..store import RunFolder, Writer
+from ..store.checkpoint import Checkpoint, Saved
 from ..store.chosen import drop_later
 from ..track import Tracking
 from ..track.progress import Progress
-from .backend import Backend
-from .chosen import Chosen, chosen_so_far
-from .client import answering
-from .client_summary import client_summary
+from .client import Client, folded, with_constants, with_format
 from .config import moved
-from .experiment import Experiment
-from .folded import folded, with_constants
-from .history import History
+from .experiment import Experiment, RunState
 from .newcomers import mean_over, newcomer_summary
-from .resampled import resampled
-from .run import Run, read_finished
-from .saved_models import SavedModels
-from .state import RunState
+from .results import Chosen, chosen_so_far, client_summary, resampled
+from .run import History, Run, SavedModels, read_finished
+from .select_engine import Choice
+from .settings import Cluster
 from .time_limit import LimitedRun
+
+
+class Backend(Protocol):
+    """What runs the rounds: an experiment in this process, or one on a cluster."""
+
+    def start(self) -> RunState:
+        """Return the state before the first round."""
+
+    def restored(self, saved: Checkpoint) -> RunState:
+        """Return the state that a checkpoint holds."""
+
+    def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
+        """Run a round, and return its row of measurements."""
+
+    def saved(self, now: RunState) -> Saved:
+        """Return the state as a checkpoint holds it."""
+
+    def clients(self, state: Any, t: int) -> Sequence[Client]:
+        """Return every client's own model after round ``t``, the latest."""
+
+    def values(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
+        """Return [n, metrics] of every client, by protocol."""
+
+
+@contextmanager
+def backend_of(
+    experiment: Experiment, chosen: Choice | None, engine: str, there: Cluster | None, say: Callable[[str], object]
+) -> Iterator[tuple[Backend, str, str]]:
+    """Yield what runs the rounds of an experiment, the name of its engine, and why it is that one."""
+    if chosen is not None:
+        yield experiment, chosen.engine.name, chosen.reason
+    elif there is not None:
+        from ..cluster.ray_backend import ray_backend  # of no use to anybody else
+
+        with ray_backend(experiment, engine, there, say) as found:
+            yield found
 
 
 def begin_rounds(
@@ -129,7 +163,7 @@ def _finished(
     if (newcomers := newcomer_summary(experiment, final)) is not None:
         known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
     known |= resampled(experiment, clients)
-    named = Clients(answering(config, clients), known.get("names", ()))
+    named = Clients(with_format(config, clients), known.get("names", ()))
     constants: Tensors = to_device(experiment.model.constants, torch.device("cpu"))
     run = Run(config, History(history), summary, named, final, known, constants)
     if folder is not None:

@@ -1,39 +1,123 @@
-"""A finished run: the history, the summary, and every client's own model."""
+"""A finished run: the history, the summary, every client's own model, and reading all of it from a folder."""
 
 import shlex
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import nn
 
 from .. import algorithms, models
 from ..algorithms.update import final_models
 from ..core.arguments import checked
 from ..core.checked_json import made_of
-from ..core.clients import Clients
+from ..core.clients import Clients, OnDemand
 from ..core.custom import check_trusted, trust_options
-from ..core.errors import DamagedFileError, UserError
-from ..core.schema import ClientSummary, Config, Newcomers, Summary
+from ..core.errors import DamagedFileError, UserError, unknown
+from ..core.extras import frames
+from ..core.schema import ClientSummary, Config, Newcomers, Row, Summary
 from ..core.tensors import Tensors
-from ..core.units import metrics_of, personal_summary, with_unit, words
+from ..core.units import client_names, metrics_of, of_clients, personal_summary, with_unit, words
 from ..measure.selection import BEST_TEST, may_stop_early
 from ..models.accept import accepted
 from ..models.model import Model, cross_entropy
 from ..store import RunFolder
+from ..store.digests import Digests
 from ..store.folder import CONFIG, METRICS
-from . import render
-from .client import Client, answering
-from .client_table import client_history, client_table
-from .folded import folded, with_constants
-from .history import History
-from .saved_models import Forms, SavedModels, common_model, shapes
+from ..store.models import COMMON, ModelFiles
+from .client import Client, common_parts, constants_of, folded, unfolded, with_constants, with_format
 
 if TYPE_CHECKING:
     import pandas
+
+
+class History(list[Row]):
+    """One row per round, oldest first."""
+
+    def frame(self) -> "pandas.DataFrame":
+        """Return the rows as a DataFrame of pandas (coterie[tables]), one column per measure.
+
+        What a round did not measure is NaN.
+
+        What was kept of single clients is in ``run.client_history()``.
+        """
+        pandas = frames("run.history, which is a list of rows")
+        frame = pandas.DataFrame([{k: v for k, v in row.items() if k != "clients"} for row in self])
+        unknown = frame.columns[frame.isna().all()]  # columns of None would be of no number's type
+        return frame.astype(dict.fromkeys(unknown, float))
+
+
+Forms = Callable[[int, Tensors], Model | None]
+"""(client, its tensors) -> the model that they are of."""
+
+
+class SavedModels(NamedTuple):
+    """The models in the folder of a finished run."""
+
+    files: ModelFiles
+    constants: Tensors  # what training never changed
+    parts: Mapping[int, Tensors]  # what several clients have the same, which is in memory once
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> "SavedModels | None":
+        """Open the models of a folder; None where a pack has left them out."""
+        if not folder.has_models:
+            return None
+        files = ModelFiles(Digests.of(folder.path))
+        common = files.common()
+        return cls(files, constants_of(common), common_parts(common))
+
+    def client(self, i: int, model: Forms) -> Client:
+        """Read one client."""
+        client = unfolded(self.files.own(i), self.parts, None)
+        own = client.shared | client.personal
+        form = model(i, own)
+        if form is not None:
+            check_alike(shapes(form.start), shapes(own), self.files.path(i))
+        return Client(client.shared, client.personal, form, same=client.same)
+
+    def clients(self, count: int, model: Forms) -> OnDemand[Client]:
+        """Return the clients, each of which is read whenever it is asked for."""
+        return OnDemand(count, lambda i: self.client(i, model))
+
+
+def one_client(folder: RunFolder, saved: SavedModels | None, i: int, model: Forms) -> Client:
+    """Read one client of a folder; refuse one without models."""
+    if saved is None:
+        raise UserError(
+            f"{folder.path} has no models: coterie pack leaves them out, so go to the folder that was packed"
+        )
+    return saved.client(i, model)
+
+
+def common_model(model: Model | None, saved: SavedModels | None) -> Model | None:
+    """Return the model of a finished run with the constants of its folder."""
+    if model is None or saved is None:
+        return model
+    there = {k: v.shape for k, v in (*model.module.named_parameters(), *model.module.named_buffers())}
+    here = {k: there[k] for k in saved.constants if k in there}
+    check_alike(here, shapes(saved.constants), saved.files.digests.folder / COMMON)
+    return model.with_constants(saved.constants)
+
+
+def shapes(tensors: Tensors) -> dict[str, torch.Size]:
+    """Return the shapes of named tensors."""
+    return {k: v.shape for k, v in tensors.items()}
+
+
+def check_alike(here: dict[str, torch.Size], there: dict[str, torch.Size], file: Path) -> None:
+    """Refuse tensors of other shapes than the module's: copying would stretch a single number over a whole layer."""
+    for name in (*here, *there):
+        if here.get(name) != there.get(name):
+            held, takes = (list(s[name]) if name in s else "none" for s in (there, here))
+            raise UserError(
+                f"{file} does not fit the model: {name} is {held} and should be {takes}; repeat the run from its "
+                "config.json, or pass the module that was trained, as in coterie.load(path, model=...)"
+            )
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,7 +160,9 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return what Jupyter shows."""
-        return render.card(self)
+        from ..report.card import card  # which stands above, and takes a while to import
+
+        return card(self)
 
     @checked("function")
     def save(self, path: str | Path) -> Path:
@@ -93,7 +179,9 @@ class Run:
     @checked("function")
     def report(self, path: str | Path) -> Path:
         """Write one HTML page that needs nothing else; several runs: ``coterie.report.write(runs, path)``."""
-        return render.write([self], path)
+        from ..report import write
+
+        return write([self], path)
 
 
 @checked("function")
@@ -118,7 +206,7 @@ def read_finished(
 ) -> Run:
     """Return a finished run from its files; ``saved``: None where a pack has left the models out."""
     checkpoint = folder.latest(say)
-    clients = [] if saved is None else answering(config, saved.clients(config["data"]["clients"], model))
+    clients = [] if saved is None else with_format(config, saved.clients(config["data"]["clients"], model))
     history = folder.rows()
     summary, known = folder.summary(), folder.client_summary()
     rounds = summary["rounds"] if may_stop_early(config) else config["rounds"]
@@ -212,3 +300,49 @@ class Modules:
             known = method, self.common, n, c["rounds"], c["seed"]
             forms = {t: final_models(*known, t - 1) for t in set(taken)}
         return [forms[t][i] for i, t in enumerate(taken, first)]
+
+
+COUNTS = ("train_samples", "test_samples", "parameters", "personal_parameters")
+
+
+def client_table(config: Config, summary: ClientSummary) -> "pandas.DataFrame":
+    """Return one row per client by its name, newcomers last; what is not known of somebody is NaN."""
+    pandas = frames("run.client_summary, which is a dictionary of lists")
+    known: Any = summary
+    found: dict[str, Any] = {key: known[key] for key in COUNTS if known.get(key)}
+    for metric in metrics_of(config):
+        for protocol, values in of_clients(summary, metric).items():
+            found[f"{metric['column']}_{protocol}"] = [float("nan") if v is None else v for v in values]
+    table = pandas.DataFrame(found, index=pandas.Index(client_names(summary), name="client"))
+    table["newcomer"] = False
+    later = summary.get("newcomers")
+    if later is None:
+        return table
+    column = metrics_of(config)[0]["column"]
+    some = {
+        "train_samples": later["train_samples"],
+        "test_samples": later["test_samples"],
+        f"{column}_received": later["received"],
+        f"{column}_personalized": later["personalized"],
+        "newcomer": True,
+    }
+    names = later["names"] or [f"newcomer {i}" for i in range(len(later["train_samples"]))]
+    return pandas.concat([table, pandas.DataFrame(some, index=pandas.Index(names, name="client"))])
+
+
+def client_history(
+    config: Config, history: Sequence[Row], summary: ClientSummary, protocol: str, metric: str | None
+) -> "pandas.DataFrame":
+    """Return a metric of every client, one row per evaluated round, one column per client."""
+    pandas = frames("run.history, whose rows have clients")
+    kept = {row["round"]: row["clients"] for row in history if "clients" in row}
+    if not kept:
+        raise UserError("nothing was kept of single clients in every round: train with record=['clients']")
+    known = next(iter(kept.values()))
+    column = metric or metrics_of(config)[0]["column"]
+    if column not in known:
+        raise unknown("metric", column, known)
+    if protocol not in known[column]:
+        raise unknown("protocol", protocol, known[column])
+    values = [each[column][protocol] for each in kept.values()]
+    return pandas.DataFrame(values, pandas.Index(list(kept), name="round"), client_names(summary), dtype=float)

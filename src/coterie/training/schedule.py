@@ -1,9 +1,13 @@
-"""Who takes part in which round, who mixes with whom, and which rounds are evaluated: known from the beginning."""
+"""The rounds of a run, known from the beginning: participants, mixing matrices, evaluations and costs.
+
+The interval of evaluations follows from counts, not from a clock: the same run is always evaluated in the same rounds.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Literal
+from functools import cached_property, reduce
+from math import ceil, log
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -12,10 +16,18 @@ from torch import Tensor
 from ..algorithms.base import Round, Trained
 from ..algorithms.options import members
 from ..core import rng
-from ..core.tensors import floating
-from ..data.batches import Integers
+from ..core.tensors import Integers, floating, leaves, size_in_bytes
+from ..data.batches import Batches
+from ..measure.convergence import OWN_TRAIN
+from ..measure.selection import chooses
+from ..models.model import Model
+from ..store import RunFolder, flatten
 from ..topology import Topology, drop_messages, without_absent
+from .initial_models import everybodys
 from .settings import RunSettings
+
+if TYPE_CHECKING:
+    from .experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -122,3 +134,129 @@ class Schedule:
             self._latest.clear()
             self._latest[end] = latest
         return np.flatnonzero(self._latest[end] == t)
+
+
+# Of the training's multiply-adds. An evaluation takes up to 1.7 times as long as its count suggests, because its
+# forward pass is more than a third of a step of small models: 5 % by count are 3 to 9 % by the clock.
+SHARE = 0.05
+CALL = 20e6  # multiply-adds in the time that an engine takes for anything: 1 to 2 ms on two cores
+PARTS = 8  # one round is sampled from each eighth of the run
+FREE_MACS = 20e9  # multiply-adds of all evaluations of a run, about two seconds on two cores: less needs no saving
+EVALUATIONS = 10  # of a run, at least: with fewer, neither a curve nor the rounds to a target say anything
+
+
+def interval(asked: int | Literal["auto"], experiment: "Experiment", begun: RunFolder | None) -> int:
+    """Return the rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
+    if isinstance(asked, str):  # auto
+        known = None if begun is None else begun.config().get("evaluate_every")
+        return known if isinstance(known, int) and known > 0 else evaluation_interval(experiment)
+    return asked
+
+
+def evaluation_interval(experiment: "Experiment") -> int:
+    """Return the rounds between two evaluations: 1 where something is recorded or chosen, because that was asked for.
+
+    Only rounds that were evaluated can be chosen.
+    """
+    e = experiment
+    if not e.measurable or e.settings.record or chooses(e.settings.saved):
+        return 1
+    price = e.flops_per_sample(e.model) / 3
+    work = evaluation_passes(e) * price
+    if e.settings.rounds * (work + 4 * CALL) <= FREE_MACS:
+        return 1
+    cheap = ceil((work + calls(e) * CALL) / (SHARE * training_price(e) * max(1, training_passes(e))))
+    return min(cheap, max(1, e.settings.rounds // EVALUATIONS))
+
+
+def training_price(e: "Experiment") -> float:
+    """Count the multiply-adds of a sample that is trained on, forward and back: the mean over the members' submodels.
+
+    Rounds from all parts of the run are looked at, because submodels may change.
+    """
+    submodels = e.program.submodels
+    if submodels is None:
+        return float(e.flops_per_sample(e.model))
+    rounds = sorted({e.settings.rounds * (2 * k + 1) // (2 * PARTS) for k in range(PARTS)})
+    asked = (replace(e.round(t), cohort=e.schedule.asked(t)) for t in rounds)  # with those that are absent
+    held = [(len(a.places), e.flops_per_sample(a.submodel.model)) for r in asked for a in submodels(r)]
+    return sum(count * flops for count, flops in held) / sum(count for count, _ in held)
+
+
+def calls(e: "Experiment") -> float:
+    """Count how often an engine is called: after aggregation, for the mean model, and after local training.
+
+    Where m of n take part, the latest trainings of all of them lie in about the last n/m (1 + log m) rounds.
+    """
+    n, m = e.federation.clients, len(e.schedule.asked(0))
+    return 2 + (1 if m == n else n / m * (1 + log(m)))
+
+
+def evaluation_passes(e: "Experiment") -> int:
+    """Count the samples that go forward in one evaluation: the clients' own twice, and all through the mean model.
+
+    Fine-tuning for the measurement goes forward and back.
+    """
+    tuning = 3 * e.program.training.finetune_epochs * int(e.train.sizes.sum())
+    trained = 2 * int(e.train.sizes.sum()) if OWN_TRAIN in e.settings.record else 0
+    return (3 if tuning else 2) * int(e.tests.sizes.sum()) + len(e.tests.y) + tuning + trained
+
+
+def training_passes(e: "Experiment") -> int:
+    """Count the samples that go forward and back in the last phase of the first round: the main one."""
+    phase, t = e.program.phases[-1], e.program.training
+    return Batches(
+        e.train, e.schedule.asked(0), phase.amount, None if phase.full_batch else t.batch_size, key=None
+    ).seen
+
+
+SAMPLED = 8  # rounds that are counted, evenly spread, of a longer run
+
+
+class Forecast(NamedTuple):
+    """The cost of one run. FLOPs are multiply-adds, as the results count them."""
+
+    flops: float  # forward and backward passes of all clients, all rounds
+    bytes: float  # over all links, both directions, all rounds
+    memory: int  # bytes of what all clients hold between two rounds, and of the samples
+    forward: float  # FLOPs of one sample through a client's own model, the mean over the clients
+    evaluation: float  # FLOPs of all evaluations
+    cohort: int  # clients that train in a round
+
+
+def forecast(e: "Experiment") -> Forecast:
+    """Count a run; exact where it has few rounds, else from rounds that are spread over all of it."""
+    sampled = sorted({e.settings.rounds * (2 * k + 1) // (2 * SAMPLED) for k in range(SAMPLED)})
+    rounds = [e.round(t) for t in (sampled if e.settings.rounds > SAMPLED else range(e.settings.rounds))]
+    share = e.settings.rounds / len(rounds)
+    state = e.program.init(e.model.start, everybodys(e.first, e.model.start, e.local_clients))
+    samples = leaves((e.federation.x, e.federation.y, e.federation.test_x, e.federation.test_y))
+    forward = sum(e.forward_flops(r) / max(1, len(r.cohort)) for r in rounds) / len(rounds)
+    evaluations = -(-e.settings.rounds // e.schedule.every) if e.measurable else 0
+    return Forecast(
+        share * sum(_flops(e, r) for r in rounds),
+        share * sum(e.program.traffic(state, r).totals.bytes for r in rounds),
+        size_in_bytes(flatten(state).values()) + size_in_bytes(samples),
+        forward,
+        evaluations * evaluation_passes(e) * forward,
+        max(len(r.cohort) for r in rounds),
+    )
+
+
+def _flops(e: "Experiment", r: Round) -> int:
+    """Count the passes of all phases, each through the form of the model that a member trains."""
+    size, total = e.program.training.batch_size, 0
+    for places, model in _forms(e, r):
+        for phase in (p for p in e.program.phases if p.trains):
+            batch = None if phase.full_batch else size
+            batches = Batches(e.train, r.cohort[places], phase.amount, batch, None, False, e.smallest_batch)
+            passes = reduce(lambda once, c: c.passes(once, batches), phase.corrections, batches.seen)
+            total += passes * e.flops_per_sample(model)
+    return total
+
+
+def _forms(e: "Experiment", r: Round) -> list[tuple[Integers, Model]]:
+    """Return the places in the cohort of those who train each form of the model."""
+    if e.program.submodels is None:
+        return [(np.arange(len(r.cohort)), e.model)]
+    return [(a.places, a.submodel.model) for a in e.program.submodels(r)]

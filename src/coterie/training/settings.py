@@ -10,10 +10,12 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from ..core.annotations import Example, Fraction, PositiveInt, Range, in_words
+from ..core.annotations import Example, Fraction, NonNegative, PositiveInt, Range, in_words
 from ..core.arguments import checked_class
 from ..core.choices import ENGINES, INITS, LOSS_NAMES, METRICS, explained
+from ..core.errors import UserError
 from ..core.schema import Init, MeasureName, Precision, Repeatable, Select
+from ..core.spec import parse
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +24,41 @@ if TYPE_CHECKING:
     from ..models.model import Loss
     from ..store import RunFolder
     from ..track import Tracker
-    from .cluster import Cluster
     from .time_limit import TimeLimit
+
+RAY = "ray"
+
+
+@checked_class("class")
+@dataclass(frozen=True)
+class Cluster:
+    """Where ``engine="ray"`` trains the clients.
+
+    Args:
+        workers: How many processes; as many as there are cores, or GPUs for, unless it is given.
+        address: The cluster's address, "auto" for the one of this machine; a new one is started unless it is given.
+        gpus_per_worker: How many GPUs each worker has; fractions share one.
+    """
+
+    workers: PositiveInt | None = None
+    address: str | None = None
+    gpus_per_worker: NonNegative = 0.0
+
+
+def check_cluster(engine: str, given: Cluster | None) -> Cluster | None:
+    """Return the cluster of a run, None if it trains in this process; refuse one that the engine has no use for."""
+    if parse(engine).name == RAY:
+        return given or Cluster()
+    if given is not None:
+        options = {
+            "--workers": given.workers,
+            "--ray-address": given.address,
+            "--gpus-per-worker": given.gpus_per_worker or None,
+        }
+        option = next((name for name, value in options.items() if value is not None), "cluster")
+        raise UserError(f"{option} is for a Ray cluster: add --engine ray, or leave it out")
+    return None
+
 
 Kept = Literal["always", "unusual"]
 """Whether a configuration has an option in any case, or only where it is not at its default."""
@@ -50,18 +85,21 @@ def option(
 
 
 def types_of_options() -> Mapping[str, Any]:
-    """Return the types of torch and of the rooms that need it; options are checked when these are imported anyway."""
+    """Return the types of torch and of the rooms that need it; options are checked when these are imported anyway.
+
+    The last three are for modules of subclasses, which do not import what the annotations here name.
+    """
     import torch
 
     from ..measure.metric import MetricLike
     from ..models.model import Loss
     from ..store import RunFolder
     from ..track import Tracker
-    from .cluster import Cluster
     from .time_limit import TimeLimit
 
     return {"torch": torch, "MetricLike": MetricLike, "Loss": Loss, "RunFolder": RunFolder, "Tracker": Tracker,
-            "Cluster": Cluster, "TimeLimit": TimeLimit}  # fmt: skip
+            "Cluster": Cluster, "TimeLimit": TimeLimit,
+            "Annotated": Annotated, "Example": Example, "Sequence": Sequence}  # fmt: skip
 
 
 @checked_class("class", subject="function fit", types=types_of_options)

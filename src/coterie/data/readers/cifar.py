@@ -2,13 +2,12 @@
 
 import io
 import pickle
-import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from gzip import GzipFile
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple, NoReturn, cast
+from typing import IO, Any, ClassVar, NamedTuple, NoReturn, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,25 +101,21 @@ def _whole(where: Path, size: int, file: Readable) -> bytes:
 def _batch(where: str, content: bytes, key: str) -> Labeled:
     """Return the images and labels of one pickle."""
     try:
-        values = ArraysOnly(content, where).load()
-        x, y = (_numbers(values[name]) for name in ("data", key))
+        values = BatchUnpickler(content, where).load()
+        pixels, labels = values["data"].content, values[key]
+        if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+            raise ValueError(f"{key} is not a list of integers")
+        y = np.array(labels, np.int64)
     except UserError:
         raise
     except Exception as error:  # a damaged pickle may raise anything
         raise UserError(f"{where} is damaged ({type(error).__name__}): fetch it again") from error
-    if x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != PIXELS or y.shape != x.shape[:1] or y.dtype.kind not in "iu":
-        shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
-        raise UserError(f"{where} holds {shapes}, not uint8 (N, {PIXELS}) and N labels: put the original file there")
-    return Labeled(x.reshape(-1, 3, 32, 32), y.astype(np.int64))
-
-
-def _numbers(value: object) -> NDArray[Any]:
-    """Return an array, or a plain list of integers as one: lists of lists may hold each other, without end."""
-    if isinstance(value, PickledArray):
-        return value.array
-    if not isinstance(value, list) or not all(type(number) is int for number in value):
-        raise ValueError("neither an array nor a list of numbers")
-    return np.array(value, dtype=np.int64)
+    if len(pixels) != PIXELS * len(y):
+        raise UserError(
+            f"{where} has {len(y)} labels and {len(pixels)} bytes of images, not {PIXELS} for each: put the original "
+            "file there"
+        )
+    return Labeled(np.frombuffer(pixels, np.uint8).reshape(-1, 3, 32, 32), y)
 
 
 _OPERATIONS = (  # those of a published file, or of one that Python 3 has written again; any other is a KeyError
@@ -128,126 +123,93 @@ _OPERATIONS = (  # those of a published file, or of one that Python 3 has writte
     *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2),
     *(pickle.BINSTRING, pickle.SHORT_BINSTRING, pickle.BINUNICODE, pickle.SHORT_BINUNICODE),
     *(pickle.BINBYTES, pickle.SHORT_BINBYTES, pickle.BINBYTES8),
-    *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT),
+    *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.SETITEM, pickle.SETITEMS),
     *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
     *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.REDUCE, pickle.BUILD),
     *(pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE, pickle.BINGET, pickle.LONG_BINGET),
 )
 
 
-class ArraysOnly(pickle._Unpickler):
-    """A reader of what CIFAR's files contain: a dictionary with texts as keys, lists, plain values and NumPy arrays.
+class PickledType:
+    """Stands for NumPy's types in a pickle: images are bytes in any case."""
 
-    Only texts are hashed, compared or written out: values may hold each other, so that a few hundred bytes stand for
-    more of them than can be gone through. The reader is the one written in Python: the one written in C makes room for
-    every number of an entry that a file claims to remember, which is gigabytes for a file of ten bytes. Nothing of
-    NumPy is handed out: an array that a file makes can hold addresses of its choice.
+    def __init__(self, *arguments: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class PickledArray(PickledType):
+    """Stands for an array in a pickle, of which only the bytes count."""
+
+    content = b""
+
+    def __setstate__(self, state: Any) -> None:
+        _, _, _, fortran, content = state
+        if fortran is not False or not isinstance(content, bytes):
+            raise ValueError("an array of something else than rows of bytes")
+        self.content = content
+
+
+class PickledBytes(bytes):
+    """Stands for the function by which Python 3 writes bytes into old pickles."""
+
+    def __new__(cls, text: str, encoding: object) -> Self:
+        """Encode as that function does for every pickle, whatever codec this one names."""
+        return super().__new__(cls, text.encode("latin1"))
+
+    def __setstate__(self, state: object) -> None:
+        raise ValueError("bytes have no state")
+
+
+class Fields(dict[str, Any]):
+    """A dictionary in a pickle: only texts are hashed, because values may hold each other without end."""
+
+    def __setitem__(self, key: object, value: Any) -> None:
+        if not isinstance(key, bytes | str):
+            raise ValueError(f"{type(key).__name__} in the place of a text")
+        super().__setitem__(key if isinstance(key, str) else key.decode("ascii"), value)
+
+
+class BatchUnpickler(pickle._Unpickler):
+    """A reader of what CIFAR's files contain: a dictionary with texts as keys, lists, plain values and arrays.
+
+    ``find_class`` alone would not do: a few hundred bytes can stand for more values than can be hashed, and the reader
+    written in C makes room for every entry that a file claims to remember, which is gigabytes for a file of ten bytes.
     """
 
     stack: list[Any]
-    pop_mark: Callable[[], list[Any]]
+    classes: ClassVar[dict[tuple[str, str], type]] = {
+        ("numpy.core.multiarray", "_reconstruct"): PickledArray,
+        ("numpy._core.multiarray", "_reconstruct"): PickledArray,
+        ("numpy", "ndarray"): PickledType,  # only named
+        ("numpy", "dtype"): PickledType,
+        ("_codecs", "encode"): PickledBytes,
+        ("codecs", "encode"): PickledBytes,
+    }
 
     def __init__(self, content: bytes, where: str) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
         self.where = where
 
-    def load_setitem(self) -> None:
-        """Put one value into a dictionary."""
-        value, key = self.stack.pop(), self.stack.pop()
-        self._put([key, value])
-
-    def load_setitems(self) -> None:
-        """Put all values since the mark into a dictionary."""
-        self._put(self.pop_mark())
-
-    def _put(self, pairs: Sequence[Any]) -> None:
-        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            self.stack[-1][_text(key)] = value
+    def load_empty_dictionary(self) -> None:
+        """Begin a dictionary."""
+        self.stack.append(Fields())
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **{code[0]: pickle._Unpickler.dispatch[code[0]] for code in _OPERATIONS},
-        pickle.SETITEM[0]: load_setitem,
-        pickle.SETITEMS[0]: load_setitems,
+        pickle.EMPTY_DICT[0]: load_empty_dictionary,
     }
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> type:
         """Return what stands for a name that makes an array; refuse others before they are looked up."""
-        if (module, name) not in _ALLOWED:
+        if (module, name) not in self.classes:
             raise UserError(
                 f"{self.where} asks for {module}.{name}, which no data need: it was not run; get the file from its home"
             )
-        return _ALLOWED[module, name]
+        return self.classes[module, name]
 
-    def persistent_load(self, pid: Any) -> NoReturn:
+    def persistent_load(self, pid: object) -> NoReturn:
         """Refuse references to anything outside the file."""
         raise UserError(f"{self.where} points outside itself: get the file from its home")
-
-
-def _text(value: Any) -> str:
-    """Return a text, which a pickle may have as bytes; refuse everything else before it is looked into."""
-    if not isinstance(value, bytes | str):
-        raise ValueError(f"{type(value).__name__} in the place of a text")
-    return value if isinstance(value, str) else value.decode("ascii")
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    """Encode as Python 3 writes bytes into old pickles; no other codec is allowed."""
-    if _text(encoding) != "latin1":
-        raise ValueError(encoding)
-    return text.encode("latin1")
-
-
-class PickledType:
-    """The type of an array's numbers, as a pickle spells it: integers of some bytes."""
-
-    def __init__(self, code: Any, *ignored: object) -> None:
-        self.code = _text(code)
-        if not re.fullmatch("[iu][1248]", self.code):
-            raise ValueError(f"numbers of type {self.code}")
-        self.order = "|"
-
-    def __setstate__(self, state: Any) -> None:
-        self.order = {"<": "<", ">": ">", "|": "|"}[_text(state[1])]
-
-
-class PickledArray:
-    """An array, as a pickle holds it: its shape, the type of its numbers, and their bytes."""
-
-    def __init__(self, *ignored: object) -> None:
-        self.array: NDArray[Any] = np.empty(0, np.uint8)
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, kind, fortran, content = state
-        if (
-            not isinstance(kind, PickledType)
-            or not isinstance(content, bytes)
-            or any(type(n) is not int for n in shape)
-        ):
-            raise ValueError("an array of something else than numbers")
-        flat = np.frombuffer(content, f"{kind.order}{kind.code}")
-        self.array = flat.reshape(shape, order="F" if fortran else "C")
-
-
-class PickledCall:
-    """A function that a pickle may call, and do nothing else with."""
-
-    __slots__ = ("function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
-
-    def __setstate__(self, state: Any) -> None:
-        raise ValueError("a function has no state")
-
-
-_ALLOWED: dict[tuple[str, str], object] = {
-    ("numpy.core.multiarray", "_reconstruct"): PickledCall(PickledArray),
-    ("numpy._core.multiarray", "_reconstruct"): PickledCall(PickledArray),
-    ("numpy", "ndarray"): "ndarray",  # only named
-    ("numpy", "dtype"): PickledCall(PickledType),
-    ("_codecs", "encode"): PickledCall(_encode),
-    ("codecs", "encode"): PickledCall(_encode),
-}

@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from ...core.errors import UserError
+from ...core.extras import import_extra
 from ...core.files import create_folder
-from ..catalog import located
-from ..place import OPTION, convenience
+from ..catalog import check_published, located
+from ..data_dir import OPTION, convenience
 from ..pool import Pool
 from ..transform import Transform
 from .cifar import CIFAR10, CIFAR100, Labeled, read_cifar
-from .mat import read_mat
 from .packed import check_size, exactly, opened
 from .pictures import decoded
 
@@ -110,14 +110,12 @@ def svhn(folder: Path, augment: bool = False) -> Pool:
 
 
 def _svhn_part(path: Path) -> Labeled:
-    arrays = read_mat(path)
-    x, y = arrays.get("X"), arrays.get("y")
-    if x is None or y is None or x.ndim != 4 or x.dtype != np.uint8 or x.shape[2] != 3 or y.size != x.shape[3]:
-        raise UserError(f"{path} has no X (H, W, 3, N) of bytes with N labels y: put the original file there")
-    labels = y.ravel().astype(np.int64)
-    if labels.size and (labels.min() < 1 or labels.max() > 10):
-        raise UserError(f"the labels of {path} run from {labels.min()} to {labels.max()}, not 1 to 10: fetch it again")
-    return Labeled(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), labels % 10)  # 10 stands for the digit 0
+    """Return the images and labels of one file of MATLAB; SciPy, which is an extra, reads published ones only."""
+    files = import_extra("scipy.io", "images", "reading SVHN")
+    check_published("svhn", path)
+    arrays = files.loadmat(path)
+    labels = arrays["y"].ravel().astype(np.int64) % 10  # 10 stands for the digit 0
+    return Labeled(np.ascontiguousarray(arrays["X"].transpose(3, 2, 0, 1)), labels)
 
 
 def _idx_pool(name: str, folder: Path, transform: Transform) -> Pool:

@@ -3,8 +3,9 @@
 import errno
 import stat
 from gzip import GzipFile
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ class NotOrdinaryError(OSError):
     """A file that is a pipe, a socket or a device."""
 
 
-def opened(path: Path) -> BinaryIO:
+def opened(path: Path) -> BufferedReader:
     """Open a file to read it; refuse a pipe or a device, which may have no end."""
     check_ordinary(path)
     return path.open("rb")

@@ -93,12 +93,11 @@ def _read(opened: Any, path: Path | ImageBytes, look: Callable[[Any], Any]) -> A
     try:
         with opened(path) as image:
             return look(image)
-    except NotOrdinaryError as error:
-        raise UserError(f"the image {path} cannot be read ({error.strerror}): remove it") from error
     except Warning as error:
         raise UserError(f"the image {path} is too large ({error}): scale it down") from error
     except Exception as error:  # every format fails in its own way
-        raise UserError(f"the image {path} cannot be read ({type(error).__name__}): replace or remove it") from error
+        said = error.strerror if isinstance(error, NotOrdinaryError) else type(error).__name__
+        raise UserError(f"the image {path} cannot be read ({said}): replace or remove it") from error
 
 
 def _check_sizes(paths: Sequence[Path | ImageBytes], sizes: Sequence[tuple[int, int]]) -> None:

@@ -19,8 +19,8 @@ from ...core.errors import UserError
 from ...core.files import user_path, write_text
 from ...core.memory import check_fits
 from ..catalog import located
+from ..data_dir import OPTION, convenience
 from ..federation import Federation
-from ..place import OPTION, convenience
 from ..pool import Pool
 from ..transform import Masking
 from .packed import opened

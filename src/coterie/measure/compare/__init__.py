@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...core.schema_several import ComparedMethod
-from .answer import answer, details, ranked
-from .chance import Leads, leads
+from .answer import Leads, answer, details, leads, ranked
 from .columns import Cell, Column, MethodRuns, RunData, check_target, columns
 from .gains import ALONE, GAINS, Gain, Gains, gains
 from .meanings import POINTS, TARGET
-from .newcomers import NEWCOMERS, newcomer_sentences
-from .sentences import protocol
+from .sentences import NEWCOMERS, newcomer_sentences, protocol, unequal
 from .sites import Pairs, decided, site_pairs, site_tests
-from .work import unequal
 
 __all__ = [
     "ALONE",

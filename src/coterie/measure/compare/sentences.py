@@ -1,10 +1,12 @@
 """What the numbers of a comparison are, in sentences."""
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import Any
 
 from ...core.clients import client_list
 from ...core.schema import FINETUNED, MetricInfo, Select, personal_column
-from ...core.units import metrics_of, personal_summary, words
+from ...core.units import metrics_of, personal_summary, with_unit, words
 from ..selection import LAST, PER_CLIENT, WORDS
 from .columns import Column, MethodRuns
 from .gains import in_one_place
@@ -147,3 +149,115 @@ def _rounds(methods: Sequence[MethodRuns]) -> str:
     if len(by_round) == 1 and all(run.finished for m in methods for run in m.runs):
         return next(iter(by_round))
     return "; ".join(f"{rounds} of {', '.join(labels)}" for rounds, labels in by_round.items())
+
+
+# The settings of local training. Those of fine-tuning and of a personal phase begin with the words of PARTS.
+LOCAL = {
+    *("epochs", "steps", "batch_size", "lr", "lr_decay", "lr_min", "lr_milestones", "lr_gamma"),
+    *("lr_warmup", "lr_schedule", "optimizer", "betas", "eps", "micro_batch"),
+    *("momentum", "keep_optimizer_state", "weight_decay", "clip", "replacement"),
+}
+PARTS = ("finetune_", "personal_")
+AMOUNTS = ("epochs", "steps")  # one takes the place of the other
+NAMED = 3  # methods with the most common value that are named
+
+
+def unequal(methods: Sequence[MethodRuns]) -> list[str]:
+    """Return one line on what differs in work and in tuning; nothing where both are equal."""
+    work, tuning = "; ".join(_work(methods)), _tuning(methods)
+    parts = [f"Unequal work: {work}."] if work else []
+    parts += [f"Unequal tuning: {tuning}."] if tuning else []
+    return [" ".join(parts)] if parts else []
+
+
+def is_local(name: str) -> bool:
+    """Whether a setting is one of local training."""
+    return name in LOCAL or name.startswith(PARTS)
+
+
+def _work(methods: Sequence[MethodRuns]) -> Iterator[str]:
+    """Yield what differs: rounds, who takes part, local settings that several methods have untuned, and FLOPs."""
+    yield from _differing("rounds", {m.label: m.runs[0].config["rounds"] for m in methods})
+    yield from _differing("participation", {m.label: _participation(m) for m in methods})
+    for name in dict.fromkeys(name for m in methods for name in _settings(m) if is_local(name)):
+        having = [m for m in methods if name in _settings(m)]
+        if not all(_was_tuned(m, name) for m in having):
+            yield from _differing(name, {m.label: _settings(m)[name] for m in having})
+    yield from _computed(methods)
+
+
+def _computed(methods: Sequence[MethodRuns]) -> Iterator[str]:
+    """Yield what training computes; no setting tells it where one method has a phase that another lacks."""
+    flops = {m.label: fmean(run.summary["flops"] for run in m.runs) for m in methods}
+    if least := min(flops.values()):
+        yield from _differing(
+            "FLOPs, as a multiple of the least:", {label: round(one / least, 1) for label, one in flops.items()}
+        )
+
+
+def _settings(method: MethodRuns) -> dict[str, Any]:
+    return method.runs[0].config["settings"]
+
+
+def _was_tuned(method: MethodRuns, name: str) -> bool:
+    tuned = method.runs[0].tuned
+    return tuned is not None and name in tuned["settings"]
+
+
+def _participation(method: MethodRuns) -> float:
+    """Return the share of the clients that train in a round: all of them, where a method does not choose."""
+    share = _settings(method).get("participation", 1.0)
+    return share / method.runs[0].config["data"]["clients"] if isinstance(share, int) else float(share)
+
+
+def _differing(name: str, values: dict[str, Any]) -> Iterator[str]:
+    """Yield a setting with its values by method, the rarest value first, if the values differ."""
+    labels: dict[str, list[str]] = {}
+    for label, value in values.items():
+        labels.setdefault(_written(value), []).append(label)
+    if len(labels) < 2:
+        return
+    if name.endswith(AMOUNTS):
+        labels.pop(_written(None), None)
+    *rare, (usual, most) = sorted(labels.items(), key=lambda pair: len(pair[1]))
+    others = ", ".join(most) if len(most) <= NAMED or not rare else "the others"
+    groups = [f"{value} ({', '.join(some)})" for value, some in rare]
+    yield f"{name} {', '.join([*groups, f'{usual} ({others})'])}".lstrip()
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(_written, value))
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _tuning(methods: Sequence[MethodRuns]) -> str:
+    """Say how settings were chosen, where methods differ in that."""
+    hows = {m.label: None if (tuned := m.runs[0].tuned) is None else tuned["how"] for m in methods}
+    chosen = {label: how for label, how in hows.items() if how is not None}
+    if len(methods) > 1 and len(chosen) == 1:
+        return " ".join(f"only {label} was tuned ({how})" for label, how in chosen.items())
+    return "".join(_differing("", {label: how or "not tuned" for label, how in hows.items()}))
+
+
+NEWCOMERS = (
+    "Newcomers: clients that were kept out of training. As received: the model that all agree on after the last round; "
+    "trained: after the newcomer has trained its own part of it, or tuned all of it where no part is its own."
+)
+
+
+def newcomer_sentences(methods: Sequence[MethodRuns]) -> list[str]:
+    """Say what newcomers get with every method, mean over the seeds; nothing where nobody was kept out."""
+    said = [f"{m.label} {text}" for m in methods if (text := _of(m)) is not None]
+    return [f"Newcomers: {'; '.join(said)}."] if said else []
+
+
+def _of(method: MethodRuns) -> str | None:
+    known, metric = [run.summary["newcomers"] for run in method.runs if "newcomers" in run.summary], method.metric
+    if not known or metric is None:
+        return None
+    received = [each["received"] for each in known if each["received"] is not None]
+    own = [each["personalized"] for each in known if each["personalized"] is not None]
+    if not received or not own:
+        return "shares nothing that they could begin with"
+    return f"{with_unit(metric, fmean(received))} as received, {with_unit(metric, fmean(own))} trained"

@@ -21,6 +21,7 @@ from ...core.errors import LONGEST, UserError
 from ...core.files import disk, replace
 
 AUTHORITY, REVOKED, ISSUED = "authority", "revoked", "issued"  # names of files, which no member can have
+SOON = 30  # days in which a certificate should be renewed
 LONGEST_MEMBER = 63  # characters: TLS takes a member's name for that of a host, whose parts have no more
 PEM = serialization.Encoding.PEM
 NO_AUTHORITY = "run coterie certs init, or name the --folder of the authority"

@@ -10,8 +10,8 @@ from ...core.errors import FolderError, UserError
 from ...core.schema import Config, Summary, TrackedRow
 from ...store import RunFolder
 from ...training.prepare import prepare
+from ...training.results import run_so_far
 from ...training.run import Run
-from ...training.so_far import run_so_far
 from ..setup.agreement import algorithm
 from ..setup.config import PeerConfig
 from ..setup.prepare import Participant, configuration

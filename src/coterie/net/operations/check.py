@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
-from ... import __version__
 from ...core.errors import UserError, in_one_line
 from ...core.spec import counted, scaled
 from ...core.tensors import size_in_bytes
@@ -17,19 +16,20 @@ from ...data import Federation
 from ...data.inputs import shape_in_words
 from ...models.losses import loss_named
 from ...models.model import Model
-from ...training.model_check import check_model
-from ..certificates.validity import key_problem
+from ...training.checks import check_model
+from ..certificates.validity import SOON, key_problem
 from ..setup.agreement import agreed, algorithm, differences, module
 from ..setup.config import PeerConfig
 from ..setup.own_data import own_data
+from ..setup.start import transport_of
 from ..wire.address import Address
 from ..wire.http import is_clock
 from .metrics import MetricsServer
 
 APART = 300.0  # seconds that two clocks may differ: certificates bear a day, but nobody could compare two logs
-SOON = 30  # days in which a certificate should be renewed
 KEPT = 4  # models for every member that a folder may hold at a time: checkpoints, what came, what waits to be sent
 CONNECT = 3.0  # seconds for a connection to oneself
+ANSWER = 5.0  # seconds for a member's answer
 
 Ask = Callable[[str], dict[str, Any]]
 """member -> its hello; raises a UserError with the reason where it does not answer."""
@@ -46,9 +46,14 @@ class Finding(NamedTuple):
         return in_one_line(f"{'problem' if self.problem else 'ok':<8} {self.subject}: {self.text}")
 
 
-def hello(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what a peer says of itself to whoever asks; ``found``: what it has agreed on."""
-    return {"clock": time.time(), "version": __version__, "agreed": found}
+def asker(config: PeerConfig) -> Ask | None:
+    """Return what asks a member for its hello; None where this one's certificate allows to ask nobody."""
+    nobody: Any = None  # a transport that is not started neither takes messages nor says anything of itself
+    try:
+        transport = transport_of(config, False, lambda event, **fields: None)(nobody, nobody, nobody)
+    except UserError:
+        return None
+    return lambda name: transport.ask(name, ANSWER)
 
 
 def findings(config: PeerConfig, ask: Ask | None) -> Iterator[Finding]:

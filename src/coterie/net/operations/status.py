@@ -1,23 +1,18 @@
 """What a running peer shows of itself: a file in its folder, written again and again beside the training."""
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from ...core.errors import FolderError
 from ...core.files import write_json
 from ...core.schema import FINETUNED, Row, number
-from ...core.units import metrics_of
 from ...measure import PROTOCOLS
 from ...store.folder import CHECKPOINT
-from ..wire.counters import UNKNOWN
-
-if TYPE_CHECKING:
-    from ..peer.peer import Peer
+from ..wire.http import Beat
 
 STATUS = "status.json"
 EVERY = 5.0  # seconds between two looks
@@ -83,76 +78,42 @@ def to_nobody(latest: Callable[[], PeerStatus]) -> AbstractContextManager[object
     return nullcontext()
 
 
-def status_of(peer: "Peer") -> PeerStatus:
-    """Return what a peer that has begun shows; any thread may ask."""
-    p, rounds, rows = peer.participant, peer.participant.experiment.settings.rounds, list(peer.history)
-    counts = peer.network.transport.snapshot()
-    last = rows[-1] if rows else None
+def members_seen(
+    names: Iterable[str],
+    rounds: int,
+    near: Collection[str],
+    alive: Mapping[str, Beat],
+    counts: Mapping[str, Any],
+    missed: Mapping[str, int],
+) -> dict[str, MemberStatus]:
+    """Return what a peer knows of other members; ``counts``: its transport's."""
+    beats = {name: alive.get(name) for name in names}
     return {
-        "time": time.time(),
-        "process": os.getpid(),
-        "federation": p.federation,
-        "name": p.name,
-        "method": p.experiment.algorithm.name,
-        "round": min(peer.round + 1, rounds),
-        "rounds": rounds,
-        "done": len(rows),
-        "state": peer.state,
-        "deadline": peer.deadline.seconds,
-        "missing": sorted(peer.network.missed),
-        "members": _members(peer, counts),
-        "strangers": counts["refused"].get(UNKNOWN, {}),
-        **{key: counts[key] for key in ("bytes_in", "bytes_out", "messages_in", "messages_out")},  # type: ignore[typeddict-item]
-        "mass": _mass(peer),
-        **_measured(peer, rows),
-        "train_loss": None if last is None else last["train_loss"],
-        "seconds": None if last is None else last["seconds"],
-        "saved": _saved(peer.folder.path),
-        "kept": peer.chosen.rounds[0] if peer.chosen is not None and peer.chosen.rounds else None,
+        name: {
+            "neighbor": name in near,
+            "there": beat is not None,
+            "last_answer": counts["last_answer"].get(name),
+            "round": None if beat is None else min(beat.round + 1, rounds),
+            "state": None if beat is None else beat.state,
+            "missed": missed.get(name, 0),
+            "refused": counts["refused"].get(name, {}),
+            "refused_by": counts["refused_by"].get(name, {}),
+        }
+        for name, beat in beats.items()
     }
 
 
-def _members(peer: "Peer", counts: dict[str, Any]) -> dict[str, MemberStatus]:
-    names, alive = peer.participant.members, peer.network.transport.alive()
-    rounds = peer.participant.experiment.settings.rounds
-    near = peer.neighbors(min(peer.round, rounds - 1))
-    found: dict[str, MemberStatus] = {}
-    for name in names:
-        beat = alive.get(name)
-        if name != peer.participant.name:
-            found[name] = {
-                "neighbor": name in near,
-                "there": beat is not None,
-                "last_answer": counts["last_answer"].get(name),
-                "round": None if beat is None else min(beat.round + 1, rounds),
-                "state": None if beat is None else beat.state,
-                "missed": peer.missed[name],
-                "refused": counts["refused"].get(name, {}),
-                "refused_by": counts["refused_by"].get(name, {}),
-            }
-    return found
-
-
-def _mass(peer: "Peer") -> MassStatus | None:
-    """Return where the mass is: what a round that is not saved has handed over is with this peer no longer."""
-    if peer.mass is None:
-        return None
-    own = peer.mass - peer.outbox.unsaved_mass
-    return {"own": own, "outbox": peer.outbox.unsettled_mass, "inbox": peer.mailbox.waiting_mass}
-
-
-def _measured(peer: "Peer", rows: Sequence[Row]) -> Any:
-    """Return the metrics of the latest evaluated round."""
-    columns = [m["column"] for m in metrics_of(peer.config)]
+def measured(rows: Sequence[Row], columns: Sequence[str]) -> tuple[int | None, dict[str, dict[str, float]]]:
+    """Return the latest evaluated round, counted from 1, and its metrics."""
     for row in reversed(rows):
         told = {c: {p: number(row, f"personal_{c}_{p}") for p in (*PROTOCOLS, FINETUNED)} for c in columns}
         known = {c: {p: v for p, v in each.items() if v is not None} for c, each in told.items()}
         if any(known.values()):
-            return {"measured": row["round"], "metrics": known}
-    return {"measured": None, "metrics": {}}
+            return row["round"], known
+    return None, {}
 
 
-def _saved(folder: Path) -> float | None:
+def last_saved(folder: Path) -> float | None:
     """Return when a state was last saved; files come and go meanwhile."""
     times = []
     for path in (folder / CHECKPOINT).glob("round-*.json"):
@@ -163,21 +124,21 @@ def _saved(folder: Path) -> float | None:
     return max(times, default=None)
 
 
-class Shown:
-    """The status of a peer while it runs: in its folder, and for whoever asks."""
+class StatusWriter:
+    """Keeps the status of a peer in its folder while it runs, and for whoever asks."""
 
-    def __init__(self, peer: "Peer") -> None:
-        self.peer, self._lock = peer, Lock()
+    def __init__(self, folder: Path, look: Callable[[], PeerStatus], on_event: Callable[..., None]) -> None:
+        self._path, self._look, self._on_event, self._lock = folder / STATUS, look, on_event, Lock()
         self._latest: PeerStatus | None = None
         self._wanted, self._closing, self._trouble = Event(), Event(), ""
         self._thread = Thread(target=self._keep, name="coterie-status", daemon=True)
 
     @contextmanager
-    def running(self) -> Iterator["Shown"]:
+    def running(self) -> Iterator[None]:
         """Write the file now, again and again, and once more in the end."""
         self._thread.start()
         try:
-            yield self
+            yield
         finally:
             self._closing.set()
             self._wanted.set()
@@ -194,7 +155,7 @@ class Shown:
         with self._lock:
             known = self._latest
             if known is None or abs(time.time() - known["time"]) >= SOONEST:
-                self._latest = known = status_of(self.peer)
+                self._latest = known = self._look()
             return known
 
     def _keep(self) -> None:
@@ -206,16 +167,16 @@ class Shown:
 
     def _write(self) -> None:
         """Write the file; whatever is wrong with that is told once, and the peer goes on."""
+        trouble = ""
         try:
-            status = status_of(self.peer)
+            status = self._look()
             with self._lock:
                 self._latest = status
-            write_json(self.peer.folder.path / STATUS, status)
-            trouble = ""
+            write_json(self._path, status)
         except FolderError as error:
             trouble = str(error)
         except Exception as error:
             trouble = f"the status cannot be written ({type(error).__name__})"
         if trouble and trouble != self._trouble:
-            self.peer.on_event("warning", text=trouble)
+            self._on_event("warning", text=trouble)
         self._trouble = trouble

@@ -13,8 +13,8 @@ from torch import Tensor
 from ...core.tensors import Tensors, rows
 from ...engines.base import Engine, MixingRule, Moved, Statistic
 from ...topology.sparse import entries, with_values
+from .kinds import Portion
 from .mailbox import Arrived
-from .outbox import Portion
 
 GRID = 2.0**40  # shares of mass are multiples of 1 / GRID, so that sums of them up to 4,096 have no rounding
 

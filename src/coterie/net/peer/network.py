@@ -2,16 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from threading import Condition
 from time import monotonic, sleep
 
 from ...core.tensors import Tensors
-from ..wire.message import Header, Kind, Outgoing
+from ..wire.message import Header, Outgoing
 from ..wire.transport import Beat, Transport
 from .deadline import Deadline
 from .engine import Delivery
-from .mailbox import COPY, TRANSFER, TURN, Arrived, Mailbox, WaitFor
-from .outbox import Entry, Outbox, Portion
+from .kinds import Copies, MessageKind, Portion, Transfers
+from .mailbox import TURN, Arrived, Mailbox, WaitFor
+from .outbox import Entry, Outbox
 
 GONE = "leaving"  # the state of a member that says goodbye
 IN_VAIN = 5  # rounds after which somebody is told that nothing of a member arrives
@@ -24,14 +26,14 @@ class Network:
         self,
         members: Sequence[str],
         client: int,
-        digest: str,
         transport: Transport,
         mailbox: Mailbox,
         outbox: Outbox,
         deadline: Deadline,
+        *,
         on_event: Callable[..., None],
     ) -> None:
-        self.members, self.me, self.digest = members, members[client], digest
+        self.members, self.me = members, members[client]
         self.transport, self.mailbox, self.outbox, self.deadline = transport, mailbox, outbox, deadline
         self.on_event = on_event
         self.round, self.step = 0, 0
@@ -52,7 +54,7 @@ class Network:
 
     def beats(self) -> dict[str, Beat]:
         """Return what the others say of themselves who are there and run the same federation."""
-        return {k: b for k, b in self.transport.alive().items() if b.digest == self.digest and b.state != GONE}
+        return {k: b for k, b in self.transport.alive().items() if b.digest == self.mailbox.digest and b.state != GONE}
 
     @property
     def lost(self) -> set[str]:
@@ -111,14 +113,11 @@ class Network:
     def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Arrived]:
         """Send copies, and return what was heard in time."""
         self.mailbox.sent(self.step, x)
-        message = Outgoing(self._header(COPY), x)
+        message = Outgoing(self._header(Copies.name, self.round, self.step), x)
         for k in to:
             self._post(self.members[k], message)
-        names = {self.members[j]: j for j in wanted}
-        found = self.mailbox.copies(names, self.round, self.step, self._patience(self.deadline.seconds))
-        self._note_missing(names, set(names) - set(found))
-        self.step += 1
-        return {names[sender]: tensors for sender, tensors in found.items()}
+        arrived = self._due(self.mailbox.copies, wanted, self.deadline.seconds)
+        return {self.members.index(sender): tensors for sender, tensors in arrived}
 
     def transfers(self, x: Tensors, shares: Mapping[int, Portion], wanted: Sequence[int]) -> Delivery:
         """Hand over shares to whoever is there, and return them with what came until the deadline."""
@@ -129,15 +128,18 @@ class Network:
             there = self._acknowledged({self.members[k] for k in shares}, until)
             named = {self.members[k]: share for k, share in shares.items() if self.members[k] in there}
             entry = self.outbox.commit(self.round, self.step, x, named)
-            self.mailbox.moved(-sum(share.mass for share in named.values()))
+            self.mailbox.transfers.moved(-sum(share.mass for share in named.values()))
         self.resend(entry)
-        names = [self.members[j] for j in wanted]
-        found = self.mailbox.transfers(names, self.round, self.step, self._patience(until - monotonic()))
-        self._note_missing(
-            names, {name for name in names if not self.mailbox.has_transfer(name, self.round, self.step)}
-        )
+        arrived = [tensors for _, tensors in self._due(self.mailbox.transfers, wanted, until - monotonic())]
+        return Delivery(entry.tensors, {self.members.index(to): share for to, share in entry.shares.items()}, arrived)
+
+    def _due(self, kind: MessageKind, wanted: Sequence[int], seconds: float) -> list[tuple[str, Arrived]]:
+        """End an exchange: wait for those who are wanted, and return what there is to use, by sender."""
+        names, patience = {self.members[j] for j in wanted}, WaitFor(seconds, self.alive, self.deadline.longest)
+        heard, arrived = self.mailbox.due(kind, names, (self.round, self.step), patience)
+        self._note_missing(names, names - heard)
         self.step += 1
-        return Delivery(entry.tensors, {self.members.index(to): share for to, share in entry.shares.items()}, found)
+        return arrived
 
     def _acknowledged(self, names: set[str], until: float) -> set[str]:
         """Return who of them is there and has all that was sent before, for which this waits.
@@ -153,15 +155,13 @@ class Network:
 
     def resend(self, entry: Entry) -> None:
         """Send the shares of an entry that nobody has acknowledged: receivers know which they have."""
-        header = self._header(TRANSFER)._replace(round=entry.round, step=entry.step)
+        header = self._header(Transfers.name, entry.round, entry.step)
         for to in sorted(entry.unsettled):
-            self._post(to, Outgoing(header, entry.message(to)))
+            message = Outgoing(header, entry.message(to), lasts=True)
+            self._post(to, message, partial(self.outbox.settle, entry.round, entry.step))
 
-    def _header(self, kind: Kind) -> Header:
-        return Header(self.mailbox.federation, self.digest, kind, self.round, self.step, self.me)
-
-    def _patience(self, seconds: float) -> WaitFor:
-        return WaitFor(seconds, self.alive, self.deadline.longest)
+    def _header(self, kind: str, round: int, step: int) -> Header:
+        return Header(self.mailbox.federation, self.mailbox.digest, kind, round, step, self.me)
 
     def _note_missing(self, wanted: Collection[str], missing: set[str]) -> None:
         """Note who was not heard; warn once of a member that answers and of which nothing comes in time."""
@@ -178,13 +178,14 @@ class Network:
         if missing:
             self.on_event("missing", round=self.round + 1, step=self.step, members=sorted(missing))
 
-    def _post(self, to: str, message: Outgoing) -> None:
+    def _post(self, to: str, message: Outgoing, taken: Callable[[str], None] = lambda to: None) -> None:
+        """Send a message; ``taken(to)`` is called when its receiver has it."""
         with self._settled:
             self._pending[to] += 1
 
         def done(to: str, outcome: str) -> None:
-            if outcome == "accepted" and message.header.kind == TRANSFER:
-                self.outbox.settle(message.header.round, message.header.step, to)
+            if outcome == "accepted":
+                taken(to)
             with self._settled:
                 self._pending[to] -= 1
                 self._settled.notify_all()

@@ -11,24 +11,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from ...core.errors import DamagedFileError
 from ...core.files import disk
 from ...core.tensors import Tensors
 from ...store.safetensors import save_tensors
+from .kinds import Portion
 
 SHARES = "shares"
-
-
-class Portion(NamedTuple):
-    """What one receiver gets: the weight of the numerators, and the mass."""
-
-    weight: float
-    mass: float
 
 
 @dataclass
@@ -49,14 +41,7 @@ class Entry:
 
     def message(self, to: str) -> Tensors:
         """Return what a receiver gets: the numerators, once in memory for all, and its share of them."""
-        share = self.shares[to]
-        numbers = {"mass": share.mass, "weight": share.weight}
-        return message_of(self.tensors, **{k: torch.tensor(v, dtype=torch.float64) for k, v in numbers.items()})
-
-
-def message_of(x: Tensors, mass: torch.Tensor, weight: torch.Tensor) -> Tensors:
-    """Return the tensors of a transfer."""
-    return {f"x/{k}": v for k, v in x.items()} | {"mass": mass, "weight": weight}
+        return self.shares[to].message(self.tensors)
 
 
 class Outbox:

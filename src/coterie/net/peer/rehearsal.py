@@ -3,16 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from ...algorithms.base import Round
 from ...core.tensors import Tensors
-from ...training.experiment import Experiment
-from ...training.state import RunState
-from ..wire.message import Kind
+from ...training.experiment import Experiment, RunState
 from .engine import Delivery, Networked
-from .mailbox import COPY, TRANSFER, Announcement, Arrived, largest
-from .outbox import Portion, message_of
+from .kinds import Copies, Portion, Transfers
+from .mailbox import Announcement, Arrived, largest
 
 
 @dataclass
@@ -23,15 +19,15 @@ class Rehearsal:
 
     def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Arrived]:
         """Note a copy."""
-        self._note(COPY, x)
+        self._note(Copies.name, x)
         return {}
 
     def transfers(self, x: Tensors, shares: Mapping[int, Portion], wanted: Sequence[int]) -> Delivery:
         """Note a transfer."""
-        self._note(TRANSFER, message_of(x, *torch.zeros(2, dtype=torch.float64)))
+        self._note(Transfers.name, Portion(0.0, 0.0).message(x))
         return Delivery(x, {}, [])
 
-    def _note(self, kind: Kind, x: Tensors) -> None:
+    def _note(self, kind: str, x: Tensors) -> None:
         self.announced.append(Announcement(kind, {k: (v.dtype, tuple(v.shape)) for k, v in x.items()}, largest(x)))
 
 

@@ -3,13 +3,14 @@
 import hashlib
 import json
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from ... import algorithms, models, topology
+from ... import __version__, algorithms, models, topology
 from ...algorithms.base import Algorithm
 from ...algorithms.method import facts
 from ...algorithms.settings import parameters_of
@@ -21,8 +22,7 @@ from ...core.errors import UserError, in_one_line
 from ...core.spec import Spec, bind
 from ...core.tensors import as_bytes
 from ...data import Federation, Transform
-from ...data.arrays import name_of
-from ...data.inputs import shape_as_json, type_names
+from ...data.inputs import name_of, shape_as_json, type_names
 from ...models.losses import loss_named, name_of_loss
 from ...models.model import Model, cross_entropy
 from ...models.parts import origin_of
@@ -145,6 +145,11 @@ def _code(config: PeerConfig, name: str) -> str:
     home = sys.modules[import_function(config.code(name), "code").__module__]
     file = getattr(home, "__file__", None)
     return files.digest(Path(file)) if file else "built into Python"
+
+
+def hello(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what a peer says of itself to whoever asks; ``found``: what it has agreed on."""
+    return {"clock": time.time(), "version": __version__, "agreed": found}
 
 
 def digest(found: dict[str, Any]) -> str:

@@ -16,15 +16,19 @@ from ...core.settings_file import read_toml
 from ...core.spec import convert, parse, parse_seconds, spelled, whole_number
 from ...local.paces import PACES
 from ...local.parse import OPTIMIZERS
+from ...measure.selection import BEST_TEST, by_validation, rule_of
+from ...training.settings import RunSettings, options
 from ..certificates.validity import check_name
 from ..wire.address import LOOPBACK, Address, address
 from ..wire.tls import Credentials, say
-from .kept import check_kept
 
 AUTO = "auto"
 EVERYWHERE, EVERYWHERE_6 = "0.0.0.0", "::"
 LISTEN, METRICS = "0.0.0.0:7443", "127.0.0.1:9464"  # examples
 TABLES = ("federation", "peer")
+TEMPLATE = (Path(__file__).parents[1] / "files" / "peer.toml").read_text(
+    encoding="utf-8"
+)  # what coterie peer init writes
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
 
@@ -145,6 +149,13 @@ class PeerConfig:
         found = self.federation.metric
         return (found,) if isinstance(found, str) else found
 
+    @property
+    def run_settings(self) -> RunSettings:
+        """The options of a member's run: those that all members have agreed on, and its own."""
+        shared, own = self.federation, {f.name: vars(self.peer).get(f.name, f.default) for f in options()}
+        agreed = {"rounds": shared.rounds, "seed": shared.seed, "loss": shared.loss, "metric": self.metric}
+        return RunSettings(**{**own, **agreed})
+
     def credentials(self, warn: Callable[[str], object] = say) -> Credentials:
         """Return what the member shows and trusts, checked; ``warn``: see there."""
         found = self.certificates
@@ -175,15 +186,21 @@ def load(path: str | Path, trusted: Collection[str] | None = ()) -> PeerConfig:
     settings, members, certificates = (_inner(str(file), *each) for each in tables)
     agreed = _read(f"{file}, [federation]", shared, FederationTable)
     peer = _read(f"{file}, [peer]", own, PeerTable)
+    places = _members(file, members)
+    listen, metrics = _addresses(file, peer, places)
     config = PeerConfig(
-        file,
-        agreed,
-        settings or {},
-        _members(file, members),
-        peer,
-        *_addresses(file, peer, members or {}),
-        *_times(file, peer),
-        None if certificates is None else _read(f"{file}, [peer.certificates]", certificates, CertificateTable),
+        path=file,
+        federation=agreed,
+        settings=settings or {},
+        members=places,
+        peer=peer,
+        listen=listen,
+        metrics=metrics,
+        deadline=deadline_in(f"{file}, [peer]: deadline", peer.deadline),
+        wait=_seconds(f"{file}, [peer]: wait", peer.wait),
+        certificates=None
+        if certificates is None
+        else _read(f"{file}, [peer.certificates]", certificates, CertificateTable),
     )
     _check(config)
     if trusted is not None:
@@ -248,13 +265,13 @@ def _members(file: Path, found: Mapping[str, Any] | None) -> dict[str, Address]:
     return addresses
 
 
-def _addresses(file: Path, peer: PeerTable, members: Mapping[str, Any]) -> tuple[Address, Address | None]:
+def _addresses(file: Path, peer: PeerTable, members: Mapping[str, Address]) -> tuple[Address, Address | None]:
     """Return where the member listens, and where it shows its numbers."""
     where = f"{file}, [peer]"
     if peer.name not in members:
         near = did_you_mean(peer.name, members) or f"they are {', '.join(members)}"
         raise UserError(f"{where}: name={shown(peer.name)} is none of [federation.members]: {near}")
-    own = address(f"{file}, [federation.members]", peer.name, members[peer.name], "10.0.0.1:7443")
+    own = members[peer.name]
     everywhere = Address(EVERYWHERE_6 if ":" in own.host else EVERYWHERE, own.port)
     listen = address(where, "listen", peer.listen, LISTEN) if peer.listen else everywhere
     if peer.metrics == "":
@@ -262,11 +279,6 @@ def _addresses(file: Path, peer: PeerTable, members: Mapping[str, Any]) -> tuple
     text = str(peer.metrics)
     bare = whole_number(text) is not None
     return listen, address(where, "metrics", f"{LOOPBACK}:{text}" if bare else text, METRICS)
-
-
-def _times(file: Path, peer: PeerTable) -> tuple[float | None, float]:
-    """Return the deadline of a round and the wait before the first one, in seconds."""
-    return deadline_in(f"{file}, [peer]: deadline", peer.deadline), _seconds(f"{file}, [peer]: wait", peer.wait)
 
 
 def deadline_in(where: str, text: str) -> float | None:
@@ -290,7 +302,14 @@ def _check(config: PeerConfig) -> None:
         raise UserError(f"{where}: mean and std have {len(shared.mean)} and {len(shared.std)} numbers: one per channel")
     if isinstance(shared.classes, tuple) and len(set(shared.classes)) < len(shared.classes):
         raise UserError(f"{where}: classes names one class twice: name each once")
-    check_kept(config)
+    settings, own = config.run_settings, f"{config.path}, [peer]"
+    if rule_of(settings.saved) == BEST_TEST:
+        raise UserError(
+            f"{own}: select={BEST_TEST} chooses the model by the samples that measure it, and it would be deployed: "
+            'write validation = 0.2 and select = "best-validation"'
+        )
+    for key in by_validation(settings.saved) if not settings.validation else ():
+        raise UserError(f"{own}: {key} looks at validation samples, and there are none: write validation = 0.2")
 
 
 def _check_trusted(config: PeerConfig, trusted: Collection[str]) -> None:

@@ -1,7 +1,8 @@
 """One participant's part of an experiment: all members' clients, of which only its own has samples here."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from ...core.errors import UserError
 from ...core.schema import Config
 from ...data import Federation
 from ...models.model import Model
+from ...topology.sparse import links
 from ...training.config import describe
 from ...training.experiment import Experiment
 from ...training.prepare import prepare
 from ...training.settings import RunSettings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Participant:
     """What one participant runs."""
 
@@ -41,6 +43,26 @@ class Participant:
         """The name of this participant."""
         return self.members[self.client]
 
+    @lru_cache(maxsize=8)  # noqa: B019  # a participant lives as long as its process
+    def _links(self, round: int) -> list[tuple[list[int], list[int]]]:
+        """Return (receivers, senders) of every exchange of a round."""
+        Ws = self.experiment.schedule.matrices(round, torch.device("cpu"))
+        return [tuple(ends.tolist() for ends in links(W)) for W in Ws]
+
+    def senders(self, round: int, step: int) -> Collection[str]:
+        """Return whom this participant hears in an exchange of a round."""
+        receivers, senders = self._links(round)[step]
+        return {self.members[j] for i, j in zip(receivers, senders, strict=True) if i == self.client}
+
+    def receivers(self, round: int) -> Collection[str]:
+        """Return who hears this participant in a round."""
+        return {self.members[i] for Ws in self._links(round) for i, j in zip(*Ws, strict=True) if j == self.client}
+
+    def neighbors(self, round: int) -> Collection[str]:
+        """Return with whom this participant exchanges messages in a round."""
+        heard = (self.senders(round, step) for step in range(len(self._links(round))))
+        return set(self.receivers(round)).union(*heard) - {self.name}
+
 
 def experiments(
     given: Model, own: Federation, members: Sequence[str], client: int, algorithm: Algorithm, settings: RunSettings
@@ -50,10 +72,6 @@ def experiments(
     ``own``: a federation of one client, this participant's. Its validation samples are those that a simulation of all
     members keeps.
     """
-    if own.clients != 1:
-        raise UserError(
-            f"a peer brings the data of one participant, and these are of {own.clients}: give its own alone"
-        )
     check_between_peers(algorithm, given, len(members), settings)
     prepared = prepare(given, among(own, members, client), algorithm, settings, shard=np.array([client]))
     whole, choice = prepared.experiment, prepared.choice

@@ -4,11 +4,11 @@ import ssl
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from ...training.prepare import model_of
-from ..certificates.validity import key_problem
-from ..operations.check import SOON
+from ..certificates.validity import SOON, key_problem
 from ..peer.mailbox import Mailbox
 from ..peer.peer import MakeTransport
 from ..wire.address import LOOPBACK, Address
@@ -16,7 +16,6 @@ from ..wire.tls import Credentials, client_context, name_of, revoked, serial_of,
 from ..wire.transport import Beat, Transport
 from .agreement import agreed, algorithm, digest, module
 from .config import PeerConfig
-from .kept import run_settings
 from .own_data import own_data
 from .prepare import Participant, experiments
 
@@ -25,23 +24,23 @@ DAY = 86400.0  # seconds
 
 def participant(config: PeerConfig) -> Participant:
     """Return what the file asks for, ready to run."""
-    own, settings = own_data(config), run_settings(config)
+    own, settings = own_data(config), config.run_settings
     found = agreed(config, own)
     given, members = model_of(module(config, own), settings), tuple(config.members)
     whole, alone, reason = experiments(given, own, members, config.client, algorithm(config), settings)
     return Participant(
-        config.federation.id,
-        members,
-        config.client,
-        whole,
-        alone,
-        given,
-        reason,
-        found,
-        digest(found),
-        config.folder,
-        config.deadline,
-        config.wait,
+        federation=config.federation.id,
+        members=members,
+        client=config.client,
+        experiment=whole,
+        alone=alone,
+        given=given,
+        reason=reason,
+        agreed=found,
+        digest=digest(found),
+        folder=config.folder,
+        deadline=config.deadline,
+        wait=config.wait,
     )
 
 
@@ -52,22 +51,22 @@ def transport_of(config: PeerConfig, insecure: bool, on_event: Callable[..., Non
         on_event("warning", text=problem)
 
     def make(mailbox: Mailbox, beat: Callable[[], Beat], hello: Callable[[], dict[str, Any]]) -> Transport:
-        members, listen = config.members, config.listen
-        if credentials is None:  # whatever the file says of listening everywhere
-            listen = Address(LOOPBACK, listen.port)
-            return Transport(config.name, members, listen, None, None, mailbox, beat, hello, on_event)
-        server = server_context(credentials, lambda why: None)  # the transport tells it, with the address
-        return Transport(
+        transport = partial(
+            Transport,
             config.name,
-            members,
-            listen,
-            server,
-            client_context(credentials),
-            mailbox,
-            beat,
-            hello,
-            on_event,
-            CertificateWatch(credentials, lambda text: on_event("warning", text=text)),
+            config.members,
+            receiver=mailbox,
+            beat=beat,
+            hello=hello,
+            on_event=on_event,
+        )
+        if credentials is None:  # whatever the file says of listening everywhere
+            return transport(listen=Address(LOOPBACK, config.listen.port))
+        return transport(
+            listen=config.listen,
+            server_tls=server_context(credentials, lambda why: None),  # the transport tells it, with the address
+            client_tls=client_context(credentials),
+            certificate_ok=CertificateWatch(credentials, lambda text: on_event("warning", text=text)),
         )
 
     return make

@@ -14,9 +14,9 @@ from contextlib import suppress
 from traceback import clear_frames
 from typing import Any
 
-from .counters import UNKNOWN, Counters
 from .http import in_words
 from .message import Reason
+from .node import UNKNOWN, Counters
 
 BACKLOG = 128  # connections that the system accepts before this process does
 SILENT = 256  # connections of which no byte has arrived

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ LONGEST_HEADER = CHUNK  # bytes, with the length before it: some 8,000 tensors
 LONGEST_WORD = 128  # characters of a name or a digest
 SHOWN = 60  # characters of what somebody else has written that a sentence repeats
 
-Kind = Literal["copy", "transfer"]
 Reason = Literal[
     "early", "late", "duplicate", "sender", "federation", "settings", "shapes", "values", "size", "format",
     "certificate", "revoked", "cut", "disk", "error",
@@ -52,7 +51,7 @@ class Header(NamedTuple):
 
     federation: str
     digest: str  # of the method and its settings
-    kind: Kind
+    kind: str  # "copy", "transfer", ...
     round: int
     step: int  # which exchange of the round
     sender: str
@@ -68,10 +67,13 @@ class Refused(Exception):  # noqa: N818
 
 
 class Outgoing:
-    """A message to any number of receivers; its tensors are not copied, so nobody may change them until it is sent."""
+    """A message to any number of receivers; its tensors are not copied, so nobody may change them until it is sent.
 
-    def __init__(self, header: Header, tensors: Tensors) -> None:
-        self.header, self._tensors = header, tensors
+    ``lasts``: whether it is sent until it is taken; else it is given up when its round is over or it is refused.
+    """
+
+    def __init__(self, header: Header, tensors: Tensors, lasts: bool = False) -> None:
+        self.header, self._tensors, self.lasts = header, tensors, lasts
         first = len(next(serialize(tensors, self._metadata())))
         if first > LONGEST_HEADER:
             raise UserError(f"{len(tensors):,} tensors are too many for one message: share fewer")
@@ -223,8 +225,6 @@ def _header_in(found: Mapping[str, Any]) -> Header:
     for key, value in about.items():
         if not isinstance(value, str) or not 0 < len(value) <= LONGEST_WORD or not value.isprintable():
             raise Refused("format", f"its {key} is no short text")
-    if about["kind"] not in get_args(Kind):
-        raise Refused("format", f"its kind is none of {', '.join(get_args(Kind))}")
     if not (_NUMBER.fullmatch(about["round"]) and _NUMBER.fullmatch(about["step"])):
         raise Refused("format", "its round or its step is no number")
     return Header(**{**about, "round": int(about["round"]), "step": int(about["step"])})

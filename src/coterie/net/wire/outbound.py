@@ -20,7 +20,7 @@ from .node import Node
 
 WRITE = 2**17  # bytes that are handed to TLS at a time: a slow link then shows that it is one, and not a dead one
 FIRST_PAUSE = 0.05  # seconds before a message is sent again; every further pause is twice as long
-ROUNDS_KEPT = 2  # of copies that wait for a receiver: older ones would be refused as late
+ROUNDS_KEPT = 2  # of messages that wait for a receiver: older ones would be refused as late
 
 Outcome = Literal["accepted", "late", "given up"]
 Answer = tuple[Reason | Literal["accepted", "unreachable"], str]
@@ -48,15 +48,15 @@ class SendQueue:
         self.news = asyncio.Event()  # the member is back, or in another round
 
     def put(self, posted: Posted) -> None:
-        """Append a message; copies of rounds that are too old give way."""
+        """Append a message; those of rounds that are too old give way."""
         self.waiting.append(posted)
         self._filled.set()
-        if posted.message.header.kind == "copy":
+        if not posted.message.lasts:
             self.drop(posted.message.header.round - ROUNDS_KEPT + 1)
 
     def drop(self, before_round: int) -> None:
-        """Give up copies of earlier rounds, one that is being sent included."""
-        old = [p for p in self.waiting if p.message.header.kind == "copy" and p.message.header.round < before_round]
+        """Give up what does not last of earlier rounds, one that is being sent included."""
+        old = [p for p in self.waiting if not p.message.lasts and p.message.header.round < before_round]
         for posted in old:
             if posted.sending is not None:  # whoever waits for it will see that it ends
                 posted.dropped = True
@@ -101,7 +101,7 @@ class SendQueue:
                 if ENDS[reason] == "accepted":
                     self._node.counters.acknowledged("out", header.kind)
                 return ENDS[reason]
-            if header.kind == "copy" and reason not in PASSING:
+            if not message.lasts and reason not in PASSING:
                 return "given up"
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):

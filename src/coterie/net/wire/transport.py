@@ -16,11 +16,10 @@ from typing import Any
 from ...core.errors import UserError
 from .address import check_loopback
 from .admission import BACKLOG
-from .counters import Counters, Presence
 from .http import Beat, Receiver, Timing, in_words
 from .inbound import Inbound
 from .message import Outgoing
-from .node import Node
+from .node import Counters, Node, Presence
 from .outbound import Outbound, Posted
 
 __all__ = ["Beat", "Receiver", "Timing", "Transport"]
@@ -35,12 +34,12 @@ class Transport:
         me: The name of this peer.
         members: Where everybody listens; this peer may be among them.
         listen: Where this peer listens.
-        server_tls: TLS for whoever connects; None for plain HTTP, on 127.0.0.1 only.
-        client_tls: TLS for connecting to others.
         receiver: Who takes messages; called in threads.
         beat: What this peer says of itself in heartbeats; called on the loop, so it must not wait.
         hello: What it says to ``ask``; called in a thread.
         on_event: Called with the name of an event and its fields, in any thread.
+        server_tls: TLS for whoever connects; None for plain HTTP, on 127.0.0.1 only.
+        client_tls: TLS for connecting to others.
         certificate_ok: A reason to refuse a certificate that was valid when its connection began, else None.
         timing: Seconds for everything.
     """
@@ -50,12 +49,13 @@ class Transport:
         me: str,
         members: Mapping[str, tuple[str, int]],
         listen: tuple[str, int],
-        server_tls: ssl.SSLContext | None,
-        client_tls: ssl.SSLContext | None,
+        *,
         receiver: Receiver,
         beat: Callable[[], Beat],
         hello: Callable[[], dict[str, Any]],
         on_event: Callable[..., None],
+        server_tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
         certificate_ok: Callable[[dict[str, Any]], str | None] = lambda certificate: None,
         timing: Timing = Timing(),  # noqa: B008
     ) -> None:
@@ -66,7 +66,18 @@ class Transport:
         presence = Presence(others, timing.alive, counters.report_of)
         pool = ThreadPoolExecutor(len(others) + 4, "coterie-net")
         self._beat, self._leaving = beat, False
-        self._node = Node(me, others, receiver, self._own_beat, hello, certificate_ok, counters, presence, pool, timing)
+        self._node = Node(
+            me=me,
+            members=others,
+            receiver=receiver,
+            beat=self._own_beat,
+            hello=hello,
+            certificate_ok=certificate_ok,
+            counters=counters,
+            presence=presence,
+            pool=pool,
+            timing=timing,
+        )
         self._listen, self._server_tls, self._client_tls = listen, server_tls, client_tls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -137,14 +148,14 @@ class Transport:
     def post(self, to: str, message: Outgoing, on_done: Callable[[str, str], None]) -> None:
         """Queue a message; ``on_done(to, "accepted" | "late" | "given up")`` is called in a thread when it is settled.
 
-        What a receiver takes may be sent again until it says so, hence twice. Copies are given up when the receiver
-        refuses them, or when those of two later rounds wait behind them; transfers never are.
+        What a receiver takes may be sent again until it says so, hence twice. A message is given up when the receiver
+        refuses it, or when those of two later rounds wait behind it, unless it lasts.
         """
         queue = self._outbound.queues[to]
         self._call(queue.put, Posted(message, on_done))
 
     def drop(self, before_round: int) -> None:
-        """Give up all copies of earlier rounds."""
+        """Give up what does not last of earlier rounds."""
         for queue in self._outbound.queues.values():
             self._call(queue.drop, before_round)
 
@@ -158,9 +169,7 @@ class Transport:
         return self._node.presence.alive()
 
     def ask(self, name: str, timeout: float) -> dict[str, Any]:
-        """Return the hello of a member; this transport need not be started for that."""
-        if self._loop is not None:
-            return asyncio.run_coroutine_threadsafe(self._outbound.ask(name, timeout), self._loop).result()
+        """Return the hello of a member; for that, this transport need not be started."""
 
         async def once() -> dict[str, Any]:
             outbound = Outbound(self._node, self._client_tls)

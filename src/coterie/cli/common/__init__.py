@@ -1,0 +1,1 @@
+"""What several commands have: options, how they are typed, tables and pictures."""

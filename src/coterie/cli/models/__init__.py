@@ -1,0 +1,1 @@
+"""What uses a trained model: ``coterie export``, ``predict`` and ``personalize``."""

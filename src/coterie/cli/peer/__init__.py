@@ -1,0 +1,1 @@
+"""``coterie peer`` and ``coterie certs``: one participant of a real federation."""

@@ -1,0 +1,1 @@
+"""What shows runs that exist: ``coterie report``, ``watch`` and ``pack``."""

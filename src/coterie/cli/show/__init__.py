@@ -1,0 +1,1 @@
+"""What there is: ``coterie list`` and ``coterie topology``."""

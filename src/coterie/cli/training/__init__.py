@@ -1,0 +1,1 @@
+"""What trains: ``coterie run``, ``compare`` and ``tune``."""

@@ -1,0 +1,1 @@
+"""Figures of the papers, and their tables, for the pages of runs."""
