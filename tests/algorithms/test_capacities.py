@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.algorithms.capacities import RANKS, WIDTHS, Share, levels, shares
+from coterie.algorithms.capacities import DEPTHS, RANKS, WIDTHS, Share, levels, shares
 from coterie.algorithms.update import final_models
 from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
@@ -28,6 +28,7 @@ def test_shares_of_the_clients() -> None:
     assert [(s.capacity, len(s.clients)) for s in thirds] == [(1.0, 6), (0.75, 7), (0.5, 7)]
     assert np.concatenate([s.clients for s in thirds]).tolist() == list(range(20))
     assert [s.capacity for s in shares("b4-b3-b2-b1", RANKS, 4, rounds=5)] == [1.4, 0.6, 0.15, 0.01]
+    assert [s.capacity for s in shares("b4-b3-b2-b1", DEPTHS, 4, rounds=5)] == [4.0, 3.0, 2.0, 1.0]
     assert all(s.lasts(t) for s in thirds for t in (0, 4, 1000))
 
 

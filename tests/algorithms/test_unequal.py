@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import coterie as ct
 from coterie.algorithms.base import Assigned, Submodel
 from coterie.algorithms.update import prepared
+from coterie.algorithms.widths import mask_absent
 from coterie.core.errors import UserError
 from coterie.core.tensors import rows
 from coterie.engines import Serial, Vectorized
@@ -213,6 +214,19 @@ class TestWidths:
         training = torch.func.functional_call(form.training, start | present, (x,))
         assert torch.equal(training, e.model.outputs(start, x) * present["present"])
         assert torch.equal(form.outputs(start | present, x), e.model.outputs(start, x))
+
+    def test_logits_of_absent_classes_are_zero_at_every_token(self) -> None:
+        class Last(nn.Linear):
+            """A head whose classes are dimension 1, as losses of tokens take them."""
+
+            def forward(self, x: Tensor) -> Tensor:
+                return super().forward(x).transpose(1, 2)
+
+        module = nn.Sequential(Last(4, 3))
+        mask_absent(module)
+        module.get_buffer("present")[1] = 0
+        logits = module.train()(torch.randn(2, 5, 4))
+        assert (logits == 0).all(2).all(0).tolist() == [False, True, False]
 
     def test_a_mask_of_all_classes_is_none(self) -> None:
         x = ragged("mlp").x

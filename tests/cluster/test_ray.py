@@ -176,6 +176,28 @@ def test_workers_take_several_inputs(lent: None) -> None:
         assert_close(other.final, one.final)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "dfedavg"])
+def test_workers_have_constants_beside_the_states(method: str, lent: None, tmp_path: Path) -> None:
+    """What is frozen comes with the job, and is in no state, message or checkpoint of a shard."""
+
+    def frozen() -> nn.Module:
+        layers: nn.Module = net("mlp")
+        next(layers.parameters()).requires_grad_(False)
+        return layers
+
+    graph = {"topology": "ring"} if method == "dfedavg" else {"participation": 1.0}
+    alg = algorithms.build(method, epochs=1, batch_size=4, **graph)
+    how: dict[str, Any] = {"rounds": 2, "progress": False, "device": "cpu"}
+    here = ct.fit(frozen(), ragged("mlp"), alg, engine="serial", **how)
+    there = ct.fit(frozen(), ragged("mlp"), alg, engine="ray:serial", cluster=FIVE, out=tmp_path / "a", **how)
+    name = next(k for k, p in frozen().named_parameters() if not p.requires_grad)
+    assert [r["parameters_sent"] for r in there.history] == [r["parameters_sent"] for r in here.history]
+    assert not [key for key in there.final if key.endswith(name)]
+    for one, other in zip(here.clients, there.clients, strict=True):
+        assert name not in other.shared | other.personal
+        assert_close(other.module().state_dict(), one.module().state_dict())
+
+
 def test_workers_learn_numbers(lent: None) -> None:
     """Targets of several numbers, in clients of unequal size, measured by what all workers keep of their samples."""
     x = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))

@@ -30,10 +30,11 @@ ROOT = Path(__file__).parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 # The tests that should notice a change in a room, without `test_`.
 ROOMS = {
-    "local": "local corrections momentum oracles oracles_personal one_sample exact_personal models modules",
+    "local": "local corrections momentum optimizers own_optimizers oracles oracles_personal one_sample exact_personal "
+    "models modules",
     "exchange": "robust channel gossip offline oracles unequal",
     "algorithms": "oracles oracles_papers oracles_personal baselines fedrod channel unequal depths corrections traffic "
-    "capacities finetuned robust methods settings laws",
+    "capacities finetuned robust methods settings pooled momentum server_optimizers constants laws",
     "measure": "measure metrics convergence paired gains selection assumptions answer newcomers work columns",
     "topology": "topology sparse gossip channel own_parts",
     "store": "store folders digests lock sitting saved_run resume cli_errors",
@@ -282,16 +283,18 @@ def main() -> None:
     parser.add_argument(
         "--state", type=Path, default=ROOT / ".mutants.json", help="the results, from which a run goes on"
     )
-    parser.add_argument("--again", action="store_true", help="run the mutants again that no test noticed")
+    parser.add_argument("--again", action="store_true", help="run the mutants again that matter and no test noticed")
     chosen = parser.parse_args()
     results = json.loads(chosen.state.read_text(encoding="utf-8")) if chosen.state.exists() else {}
+    equivalent = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
     mutants = list(itertools.islice(drawn(chosen.room or list(ROOMS), chosen.seed), chosen.count))
     import torch  # noqa: F401 - before the forks, which then need no seconds for it
 
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
         copy = Copy(Path(folder), chosen.limit)
         for number, mutant in enumerate(mutants, 1):
-            if mutant.name in results and not (chosen.again and not results[mutant.name]["noticed"]):
+            settled = mutant.name in equivalent or not chosen.again
+            if mutant.name in results and (settled or results[mutant.name]["noticed"]):
                 continue
             start, place = time.monotonic(), f"{mutant.file}:{mutant.line}"
             noticed = copy.ask(mutant)
@@ -303,7 +306,7 @@ def main() -> None:
                 flush=True,
             )
     ours = {mutant.name: results[mutant.name] for mutant in mutants if mutant.name in results}
-    sys.exit(1 if report(ours, tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))) else 0)
+    sys.exit(1 if report(ours, equivalent) else 0)
 
 
 if __name__ == "__main__":
