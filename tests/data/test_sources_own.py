@@ -98,8 +98,8 @@ def test_tiny_imagenet_with_parts_missing(tiny: Path) -> None:
 
 
 def test_without_pillow(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    refuse("needs Pillow: pip install 'coterie[images]'", source="tiny-imagenet", data_dir=tiny)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    refuse("needs PIL: run pip install 'coterie[images]'", source="tiny-imagenet", data_dir=tiny)
 
 
 # Folders of images

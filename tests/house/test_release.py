@@ -95,7 +95,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert about["License-Expression"] == "Apache-2.0"
     assert about["Requires-Python"] == ">=3.11"
     core = [re.split(r"\W", r)[0] for r in about.get_all("Requires-Dist", []) if "extra ==" not in r]
-    assert sorted(core) == ["numpy", "rich", "safetensors", "torch", "typer"]
+    assert sorted(core) == ["msgspec", "numpy", "rich", "safetensors", "torch", "typer"]
     assert "make demo" in text  # the README
 
 

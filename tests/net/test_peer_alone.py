@@ -20,7 +20,6 @@ from coterie.net.setup.shared_columns import columns_of, merged
 from coterie.net.setup.start import participant
 from coterie.report.collect import collect
 from coterie.report.groups import setups
-from coterie.report.library import MISSING
 from coterie.training.config import describe
 from coterie.training.results import run_after
 from helpers_cli import Cli
@@ -90,7 +89,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", DATA)
 def test_one_command_compares_the_same_samples(cli: Cli, folder: Path, kind: str) -> None:
-    pytest.importorskip("plotly", reason=MISSING)
+    pytest.importorskip("plotly", reason="a report needs plotly")
     done = cli.succeed("peer", "alone", "--config", "beta.toml", cwd=folder / kind)
     assert re.search(r"^dfedalt\b.*\n(.*\n)*?local\b", done.out, re.MULTILINE), done.out
     assert "not finished" not in done.err

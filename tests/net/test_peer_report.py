@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 import coterie as ct
 from coterie.core.errors import UserError
@@ -21,9 +22,10 @@ from coterie.net.peer.rows import Carried
 from coterie.report import html
 from coterie.report.collect import collect
 from coterie.report.groups import setups
-from coterie.report.library import MISSING
 from coterie.report.record import Record
+from coterie.store.folder import RESAMPLED
 from coterie.store.pack import pack
+from coterie.store.safetensors import save_tensors
 from helpers_cli import Cli, reseal
 from local_peers import participants, run_together, write_log
 from pages import Element, Page
@@ -110,11 +112,12 @@ def test_and_its_summary_and_clients(folders: Folders) -> None:
 
 
 def test_a_member_with_many_test_samples_has_fewer_draws(copied: list[Path]) -> None:
-    own = json.loads((copied[0] / "clients.json").read_text())["resampled"]
-    change(copied[0] / "clients.json", resampled=[own[0][:400]])
+    own = load_file(copied[0] / RESAMPLED)["resampled"][:, :400].contiguous()
+    save_tensors(copied[0] / RESAMPLED, {"resampled": own})
+    reseal(copied[0])
     drawn = joined(*copied).client_summary["resampled"]
-    assert [len(each) for each in drawn] == [400] * 3
-    assert drawn[0] == own[0][:400]
+    assert [len(row) for row in drawn] == [400] * 3
+    assert drawn[0] == own[0].tolist()
 
 
 def test_rows_count_what_is_acknowledged_between_two_rounds() -> None:
@@ -219,7 +222,7 @@ def test_federations_that_share_a_name_alone_are_refused(copied: list[Path]) -> 
 
 
 def test_the_page_names_the_members(folders: Folders, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason=MISSING)
+    pytest.importorskip("plotly", reason="a report needs plotly")
     (tmp_path / "page.html").write_text(html([*folders.peers, *folders.alone]), encoding="utf-8")
     page = Page(tmp_path / "page.html")
     assert page.root.one("h1").text.strip() == "federation test, 3 clients: is dfedalt better than local?"
@@ -243,7 +246,7 @@ def leave_out(folder: Path, round: int) -> None:
 
 def test_the_page_tells_who_took_part(copied: list[Path], tmp_path: Path) -> None:
     """Of the third member there is no folder; the second was started again after its first round, and left out one."""
-    pytest.importorskip("plotly", reason=MISSING)
+    pytest.importorskip("plotly", reason="a report needs plotly")
     leave_out(copied[1], 1)
     write_log(copied[0], {1: ["site-1", "site-2"], 2: ["site-2"]})
     write_log(copied[1], {2: []}, begun=(1, 1))
@@ -270,7 +273,7 @@ def test_the_page_tells_who_took_part(copied: list[Path], tmp_path: Path) -> Non
 
 
 def test_without_logs_the_page_has_what_rows_tell(folders: Folders, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason=MISSING)
+    pytest.importorskip("plotly", reason="a report needs plotly")
     (tmp_path / "page.html").write_text(html(folders.peers), encoding="utf-8")
     page = Page(tmp_path / "page.html")
     (figure,) = page.charts["s1-attendance"]["views"].values()
@@ -279,7 +282,7 @@ def test_without_logs_the_page_has_what_rows_tell(folders: Folders, tmp_path: Pa
 
 
 def test_links_have_the_names_of_members(folders: Folders, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason=MISSING)
+    pytest.importorskip("plotly", reason="a report needs plotly")
     (tmp_path / "page.html").write_text(html(folders.peers), encoding="utf-8")
     (figure,) = Page(tmp_path / "page.html").charts["s1-topology"]["views"].values()
     links = [text for trace in figure["data"] for text in trace.get("text", ()) if "→" in text]

@@ -2,17 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 
 import coterie as ct
 from coterie.core.checked_json import parse_json, read_json, read_rows, read_text
 from coterie.core.errors import DamagedFileError, UserError
-from coterie.core.schema import CheckpointFile, ClientSummary, Config
-from coterie.core.schema_parts import Protocols
+from coterie.core.files import write_json
+from coterie.core.schema import ACCURACY, CheckpointFile, ClientSummary, Config, MetricInfo, PersonalAccuracy
 from coterie.core.schema_several import Plan
 from coterie.store import RunFolder
+from coterie.store.folder import RESAMPLED
+from helpers_cli import reseal
 
 pytestmark = pytest.mark.hostile
 
@@ -20,10 +22,14 @@ GRAPH = {"name": "ring", "fixed": True, "stochastic": "doubly", "round": 1, "mes
 # The kind of file, what it holds, and the field and the reason that the sentence must name.
 WRONG: dict[str, tuple[Any, str, str]] = {
     "missing": (Plan, '{"runs": []}', "target is missing"),
-    "another type": (Plan, '{"runs": "a", "target": 80}', "runs is 'a' and should be a list"),
-    "of an entry": (Plan, '{"runs": ["a", 3], "target": 80}', r"runs\[1\] is 3 and should be a string"),
-    "true is no number": (Plan, '{"runs": [], "target": true}', "target is True and should be a number"),
-    "out of range": (CheckpointFile, '{"round": -1}', "round is -1 and should be at least 0"),
+    "another type": (Plan, '{"runs": "a", "target": 80}', r"runs does not fit \(Expected array, got str\)"),
+    "of an entry": (Plan, '{"runs": ["a", 3], "target": 80}', r"runs\[1\] does not fit \(Expected str, got int\)"),
+    "true is no number": (
+        Plan,
+        '{"runs": [], "target": true}',
+        r"target does not fit \(Expected float | null, got bool\)",
+    ),
+    "out of range": (CheckpointFile, '{"round": -1}', r"round does not fit \(Expected int >= 0\)"),
     "not a number": (Plan, '{"runs": [], "target": NaN}', "target is nan and should be a finite number"),
     "infinite": (Plan, '{"runs": [], "target": 1e999}', "target is inf and should be a finite number"),
     "huge": (Plan, f'{{"runs": [], "target": {10**400}}}', r"target is 10+\.\.\.0+ and should be a finite number"),
@@ -31,29 +37,44 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "nested": (Plan, '{"runs": [], "target": 80, "x": ' + "[" * 99 + "]" * 99 + "}", r"x(\[0\])+ is nested too deep"),
     "nested deeper": (Plan, "[" * 100_000, "nested too deep"),
     "not whole": (Plan, '{"runs": [', "not valid JSON"),
-    "no object": (Plan, "3", "all of it is 3 and should be an object"),
-    "leads elsewhere": (Plan, '{"runs": ["../a"], "target": 80}', r"runs\[0\] is '../a' and should be the name of"),
+    "no object": (Plan, "3", r"all of it does not fit \(Expected object, got int\)"),
+    "leads elsewhere": (
+        Plan,
+        '{"runs": ["../a"], "target": 80}',
+        r"runs\[0\] does not fit \(Expected str matching regex ",
+    ),
     "half a character": (Plan, r'{"runs": ["\ud800"], "target": 80}', r"runs\[0\] is '.ud800', with a control"),
     "an escape sequence": (Plan, r'{"runs": ["\u001b[2J"], "target": 80}', r"runs\[0\] is '.x1b\[2J', with a control"),
     "a name of a key": (Plan, r'{"runs": [], "target": 80, "\u001b": 1}', r"'.x1b' is '.x1b', with a control"),
     "a choice": (
         ClientSummary,
         json.dumps({"graph": {**GRAPH, "stochastic": "x"}}),
-        "stochastic is 'x' and should be doubly",
+        r"graph.stochastic does not fit \(Invalid enum value 'x'",
+    ),
+    "a choice of several lines": (
+        MetricInfo,
+        json.dumps({**ACCURACY, "average": "x\n - at `$.name`"}),
+        r"average does not fit \(Invalid enum value 'x.n - at \$.name'\)",
     ),
     "inside a union": (
         ClientSummary,
         json.dumps({"graph": {**GRAPH, "round": 0}}),
-        "graph.round is 0 and should be at",
+        r"graph.round does not fit \(Expected int >= 1",
     ),
     "an edge": (
         ClientSummary,
         json.dumps({"graph": {**GRAPH, "edges": [[0, 1]]}}),
-        "graph.edges is a list and should be",
+        r"graph.edges\[0\] does not fit \(Expected array of length 3, got 2",
     ),
-    "unequal rows": (ClientSummary, '{"labels": [[1], [1, 2]]}', "labels is a list and should be rows of equal length"),
-    "keys of a dict": (Annotated[dict[str, Any], Protocols], '{"after_mix": 1}', "after_train is missing"),
-    "long": (Config, json.dumps({"method": "x" * 100_000}), "settings is missing"),
+    "no rows": (ClientSummary, '{"labels": []}', r"labels does not fit \(Expected array of length >= 1"),
+    "keys of a dict": (PersonalAccuracy, '{"after_mix": null}', "after_train is missing"),
+    "a key that leads elsewhere": (
+        CheckpointFile,
+        '{"round": 1, "parts": {"../a": ""}}',
+        r"parts does not fit \(Expected str matching",
+    ),
+    "long": (Config, json.dumps({"method": "x" * 100_000}), "[a-z_]+ is missing"),
+    "a long choice": (MetricInfo, json.dumps({**ACCURACY, "average": "x" * 100_000}), "average does not fit"),
 }
 
 
@@ -65,6 +86,37 @@ def test_one_sentence_names_file_and_field(wrong: str) -> None:
     assert len(str(error.value)) < 400
     assert str(error.value).isprintable()
     assert str(error.value).endswith(": restore the file, or start the run again")
+
+
+def test_a_table_has_rows_of_one_length(tmp_path: Path) -> None:
+    (tmp_path / "clients.json").write_text('{"labels": [[1], [1, 2]]}')
+    with pytest.raises(
+        DamagedFileError, match=r"clients.json is damaged, because labels has rows of different lengths"
+    ):
+        RunFolder(tmp_path).client_summary()
+
+
+def test_draws_are_no_text(tmp_path: Path) -> None:
+    """They are in a file of their own, with a digest; a folder of the earlier form is refused."""
+    fed = ct.data.federate("synthetic:size=60,classes=3", 3)
+    method = ct.algorithms.local(epochs=1)
+    run = ct.fit(ct.models.build("mlp", fed), fed, method, rounds=1, progress=False, out=tmp_path / "a")
+    draws, path = run.client_summary["resampled"], tmp_path / "a" / RESAMPLED
+    assert RunFolder(tmp_path / "a").client_summary() == run.client_summary
+    assert "resampled" not in (tmp_path / "a" / "clients.json").read_text()
+    assert path.stat().st_size < 4 * len(draws) * len(draws[0]) + 200
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"\0")
+    with pytest.raises(UserError, match=f"{RESAMPLED} is damaged, because its hash is another"):
+        RunFolder(tmp_path / "a").client_summary()
+    path.unlink()
+    with pytest.raises(UserError, match=f"{RESAMPLED} is damaged, because it is missing"):
+        ct.load(tmp_path / "a")
+    path.write_bytes(whole)
+    write_json(tmp_path / "a" / "clients.json", run.client_summary)
+    reseal(tmp_path / "a")
+    with pytest.raises(UserError, match=r"clients.json is of an earlier form, .*: start the run again"):
+        ct.load(tmp_path / "a")
 
 
 def test_what_is_whole_is_read(tmp_path: Path) -> None:

@@ -440,5 +440,4 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "one number": (lambda: Answering(lambda out: out.mean()), r"answers with \(\).*: end it with a layer of 3 outputs"),
     "a function that builds no module": (lambda: lambda: 3, "the model is a int: give a torch.nn.Module"),
-    "a class that wants arguments": (lambda: nn.Linear, "takes a Module or a function of 0 arguments, such as"),
 }

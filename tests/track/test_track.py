@@ -156,7 +156,7 @@ def test_a_missing_package_is_named_before_anything_is_trained(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"coterie: {name} is not installed: run pip install 'coterie[{name}]'\n"
+    assert capsys.readouterr().err == f"coterie: this tracker needs {name}: run pip install 'coterie[{name}]'\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,6 +10,15 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from .errors import UserError
 
+try:
+    from msgspec import Meta as Meta
+except ImportError:  # training needs no msgspec: types can be imported without it, and reading files asks for it
+
+    def Meta(**limits: object) -> Any:  # type: ignore[no-redef]  # noqa: N802
+        """Return limits that nothing is going to check."""
+        return tuple(limits.items())  # what stands behind a type has a hash
+
+
 LARGEST = 3e38  # the largest number that single precision holds
 MOST = 10**9  # of anything that is counted: rounds, steps, clients, widths
 WORDS: dict[Any, str] = {
@@ -61,10 +70,12 @@ class Example(NamedTuple):
     text: str
 
 
-NonNegative = Annotated[float, Range()]
-Positive = Annotated[float, Range(above=True)]
-Fraction = Annotated[float, Range(0, 1)]
-PositiveInt = Annotated[int, Range(1)]
+# Range is for arguments, Meta the same limit for files, which msgspec reads.
+NonNegative = Annotated[float, Range(), Meta(ge=0)]
+Positive = Annotated[float, Range(above=True), Meta(gt=0)]
+Fraction = Annotated[float, Range(0, 1), Meta(ge=0, le=1)]
+PositiveInt = Annotated[int, Range(1), Meta(ge=1)]
+Count = Annotated[int, Range(), Meta(ge=0)]
 
 
 def plain_types(hint: Any) -> tuple[type, ...]:
@@ -98,7 +109,7 @@ def in_python(hint: Any) -> str:
     """Say which values an annotation takes.
 
     >>> in_python(Range | None), in_python(Sequence[Literal["a", "b"]]), in_python(AnyCallable[[int], float])
-    ('a Range or none', 'a list of (a or b)', 'a function of 1 argument')
+    ('a Range or none', 'a list of (a or b)', 'a function')
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -108,8 +119,7 @@ def in_python(hint: Any) -> str:
     if plain_types(hint):
         return in_words(hint)
     if origin is AnyCallable:
-        count = "" if args[0] is ... else f" of {len(args[0])} argument{'s' * (len(args[0]) != 1)}"
-        return f"a function{count}"
+        return "a function"
     if inspect.isclass(origin) and issubclass(origin, Sequence):
         return f"a list of {' and '.join(f'({in_python(a)})' for a in args if a is not ...)}"
     name: str = getattr(origin or hint, "__name__", str(hint))

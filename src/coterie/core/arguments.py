@@ -5,7 +5,7 @@ in Python are refused by it in the same words. NumPy's numbers become Python's a
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Callable as AnyCallable
 from functools import cache, wraps
 from inspect import Parameter
@@ -79,7 +79,7 @@ def _fitted(key: str, value: Any, hint: Any) -> Any:
     if hint in (int, float, bool, str, None, NoneType):
         return _plain(value, hint)
     if origin is AnyCallable:
-        return value if callable(value) and _takes(value, args[0]) else MISFIT
+        return value if callable(value) else MISFIT
     if inspect.isclass(origin) and issubclass(origin, Sequence):
         return _sequence(key, value, origin, args)
     return value if _is_a(value, origin or hint) else MISFIT
@@ -102,19 +102,6 @@ def _plain(value: Any, kind: Any) -> Any:
     return value if fits and (kind is bool or not isinstance(value, bool)) else MISFIT
 
 
-def _takes(function: Any, arguments: Any) -> bool:
-    """Return whether a function can be called with as many arguments, as far as Python knows."""
-    if arguments is ...:
-        return True
-    try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # built in
-        return True
-    return True
-
-
 def _sequence(key: str, value: Any, kind: type, args: tuple[Any, ...]) -> Any:
     """Return a list or a tuple whose items fit; it is the one that was given unless an item or its type changes."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
@@ -130,18 +117,12 @@ def _sequence(key: str, value: Any, kind: type, args: tuple[Any, ...]) -> Any:
 
 
 def _is_a(value: Any, kind: Any) -> bool:
-    """Return whether a value is of a class; of a protocol, whether it has all that the protocol names."""
+    """Return whether a value is of a class; a protocol must be ``runtime_checkable``, and a class is not one."""
     if kind is Path:
         return isinstance(value, PathLike)
-    if getattr(kind, "_is_protocol", False):
-        return not inspect.isclass(value) and all(hasattr(value, name) for name in _members(kind))
+    if getattr(kind, "_is_protocol", False) and inspect.isclass(value):
+        return False
     return isinstance(value, dict if hasattr(kind, "__total__") else kind)  # a TypedDict is a dict
-
-
-def _members(protocol: type) -> Iterator[str]:
-    for base in protocol.__mro__:
-        if getattr(base, "_is_protocol", False):
-            yield from (k for k in (*vars(base), *inspect.get_annotations(base)) if not k.startswith("_"))
 
 
 def checked(kind: str, own: Collection[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -1,42 +1,32 @@
-"""JSON files that anybody may have written: they are whole and of the types of ``core/schema``, or they are refused.
+"""JSON files from any origin: each is whole and of the types of ``core/schema``, or it is refused in a sentence.
 
-The types are walked here, because the libraries that do it are not installed where the core must run. A number is
-finite, a text can be printed without moving a cursor, and nothing is nested deeper than a run's files are.
+msgspec holds the values against the types. What no type can say is checked here: a number is finite, a text can be
+printed without moving a cursor, and nothing is nested deeper than a run's files are.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from types import NoneType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    NotRequired,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Any, NamedTuple, TypeVar
 
-from .annotations import LARGEST, UNIONS, WORDS, shown
+from .annotations import LARGEST, shown
 from .errors import DamagedFileError, UserError
+from .extras import import_extra
 from .schema import Row
 
 T = TypeVar("T")
 
 DEEPEST = 32  # lists and objects inside each other
 SHOWN = 60  # characters of a value that a sentence repeats
-_WORDS = {**WORDS, NoneType: "null"}
 _TOKENS = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[\]{}]')
 # Control characters (escape sequences of terminals among them), marks that turn the direction of a text around, and
 # halves of characters, which no file can hold.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# msgspec's sentences: "Expected `int`, got `str` - at `$.runs[1]`", with [...] for the key of a dict
+_PLACE = re.compile(r"(.*) - at `(?:key` in `)?\$\.?([^`]*)`")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
 
 
 class Misfit(NamedTuple):
@@ -50,11 +40,8 @@ class Misfit(NamedTuple):
         if isinstance(key, int):
             step = f"[{key}]"
         else:
-            step = key if len(key) <= SHOWN and not _UNPRINTABLE.search(key) else _shown(key)
+            step = key if len(key) <= SHOWN and not _UNPRINTABLE.search(key) else shown(key)
         return self._replace(at=f"{step}{'.' if self.at and self.at[0] != '[' else ''}{self.at}")
-
-
-Check = Callable[[Any], Misfit | None]
 
 
 def read_json(path: Path, kind: type[T]) -> T:
@@ -63,18 +50,40 @@ def read_json(path: Path, kind: type[T]) -> T:
 
 
 def parse_json(text: str, kind: type[T], where: str) -> T:
-    """Return the value of a JSON text of that type; ``where``: what it is called in a sentence."""
+    """Return the value of a JSON text of that type; ``where``: what it is called in a sentence.
+
+    Keys that the type does not list are kept: a later version may have added them.
+    """
     try:
-        value = json.loads(text)
+        value: Any = json.loads(text)  # not by msgspec, which does not say which field holds a NaN
     except RecursionError:
         raise DamagedFileError(where, f"{_deepest(text)} is nested too deep") from None
     except ValueError as error:
         raise DamagedFileError(where, f"it is not valid JSON ({error})") from error
-    hint: Any = kind
-    problem = _check_of(hint)(value)
+    problem = _unwritable(value) or _mistyped(value, kind)
     if problem is not None:
         raise DamagedFileError(where, f"{problem.at or 'all of it'} {problem.what}")
     return value  # type: ignore[no-any-return]
+
+
+def _mistyped(value: Any, kind: Any) -> Misfit | None:
+    """Find what does not fit a type, in the words of msgspec."""
+    msgspec = import_extra("msgspec", "", "reading a run's files")
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        place = _PLACE.fullmatch(str(error))
+        what, at = place.groups() if place else (str(error), "")
+        if missing := _MISSING.fullmatch(what):
+            return Misfit(f"{at}.{missing[1]}".lstrip("."), "is missing")
+        return Misfit(at, f"does not fit ({_cut(what.replace('`', ''))})")
+    return None
+
+
+def check_table(where: Path, field: str, rows: Sequence[Sequence[object]]) -> None:
+    """Refuse a table whose rows have different lengths."""
+    if len({len(row) for row in rows}) > 1:
+        raise DamagedFileError(where, f"{field} has rows of different lengths")
 
 
 def _deepest(text: str) -> str:
@@ -84,7 +93,7 @@ def _deepest(text: str) -> str:
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
         if depth > DEEPEST:
             break
-        last = _shown(token[1]) if token[2] else last
+        last = shown(token[1]) if token[2] else last
     return last
 
 
@@ -113,7 +122,7 @@ def read_rows(path: Path, most: int | None = None) -> list[Row]:
 def read_text(path: Path) -> str:
     """Return the text of a file of a run, or refuse it with a sentence."""
     text = _decoded(_content(path), str(path))
-    if problem := _plain(text):
+    if problem := _unwritable(text):
         raise DamagedFileError(path, f"it {problem.what}")
     return text
 
@@ -149,126 +158,25 @@ def _decoded(content: bytes, where: str) -> str:
         raise DamagedFileError(where, f"it is not text in UTF-8 (byte {error.start})") from error
 
 
-@cache
-def _check_of(hint: Any) -> Check:
-    """Return the function that finds what is wrong with a value of an annotation, None where nothing is."""
-    kind, members = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return _plain
-    if kind is Annotated:
-        return _bounded(_check_of(members[0]), members[1:])
-    if kind is Literal:
-        return lambda value: None if value in members else _wrong(value, " or ".join(map(str, members)))
-    if kind in UNIONS:
-        return _union([_check_of(member) for member in members], [get_origin(m) or m for m in members])
-    if is_typeddict(hint):
-        return _object(hint)
-    if kind is dict:
-        return _items(dict, _check_of(members[1]))
-    if kind is list:
-        return _items(list, _check_of(members[0]))
-    return _scalar(hint)
-
-
-def _wrong(value: Any, should_be: str) -> Misfit:
-    return Misfit("", f"is {_shown(value)} and should be {should_be}")
-
-
-def _shown(value: Any) -> str:
-    """Return a value as a sentence repeats it."""
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
-    return "null" if value is None else shown(value)
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= 2 * SHOWN else f"{text[: 2 * SHOWN]}..."
 
 
-def _scalar(kind: type) -> Check:
-    types = (int, float) if kind is float else (kind,)
-
-    def check(value: Any) -> Misfit | None:
-        return _plain(value) if type(value) in types else _wrong(value, _WORDS[kind])
-
-    return check
-
-
-def _plain(value: Any, depth: int = 0) -> Misfit | None:
+def _unwritable(value: Any, depth: int = 0) -> Misfit | None:
     """Find what no file of a run has, whatever its types."""
     if isinstance(value, str):
-        return Misfit("", f"is {_shown(value)}, with a control character") if _UNPRINTABLE.search(value) else None
+        return Misfit("", f"is {shown(value)}, with a control character") if _UNPRINTABLE.search(value) else None
     if isinstance(value, int | float):
-        return None if -LARGEST <= value <= LARGEST else _wrong(value, "a finite number")
+        return None if -LARGEST <= value <= LARGEST else Misfit("", f"is {shown(value)} and should be a finite number")
     if depth == DEEPEST:
         return Misfit("", "is nested too deep")
     if isinstance(value, list):
-        return _first((i, _plain(each, depth + 1)) for i, each in enumerate(value))
+        return _first((i, _unwritable(item, depth + 1)) for i, item in enumerate(value))
     if isinstance(value, dict):
-        return _first((k, _plain(k) or _plain(each, depth + 1)) for k, each in value.items())
+        return _first((k, _unwritable(k) or _unwritable(item, depth + 1)) for k, item in value.items())
     return None
 
 
-def _first(found: Iterable[tuple[str | int, Misfit | None]]) -> Misfit | None:
+def _first(problems: Iterable[tuple[str | int, Misfit | None]]) -> Misfit | None:
     """Return the first problem of the parts of a value."""
-    return next((problem.under(key) for key, problem in found if problem is not None), None)
-
-
-def _bounded(check: Check, bounds: tuple[Any, ...]) -> Check:
-    """Add what stands behind a type: a range or the like, or a type of some of the keys."""
-    further = [_check_of(bound) for bound in bounds if is_typeddict(bound)]
-    ranges = [bound for bound in bounds if not is_typeddict(bound)]
-
-    def both(value: Any) -> Misfit | None:
-        problem = next((found for each in (check, *further) if (found := each(value)) is not None), None)
-        outside = (_wrong(value, str(bound)) for bound in ranges if not bound.holds(value))
-        return problem or next(outside, None)
-
-    return both
-
-
-def _union(checks: list[Check], kinds: list[Any]) -> Check:
-    def check(value: Any) -> Misfit | None:
-        problems = []
-        for each in checks:
-            if (problem := each(value)) is None:
-                return None  # without a sentence about the others: a file may have a hundred thousand numbers or nulls
-            problems.append(problem)
-        # Of the member that it seems to be, where one is.
-        return next((p for p, kind in zip(problems, kinds, strict=True) if _is_like(value, kind)), problems[0])
-
-    return check
-
-
-def _is_like(value: Any, kind: Any) -> bool:
-    return isinstance(value, dict) if is_typeddict(kind) else isinstance(kind, type) and type(value) is kind
-
-
-def _object(hint: Any) -> Check:
-    """Return the check of a TypedDict; other keys may be anything that a file of a run may hold."""
-    known = {k: _check_of(h) for k, h in _hints(hint).items()}
-    required = [key for key in known if key in hint.__required_keys__]
-
-    def check(value: Any) -> Misfit | None:
-        if not isinstance(value, dict):
-            return _wrong(value, "an object")
-        missing = next((Misfit(key, "is missing") for key in required if key not in value), None)
-        return missing or _first((k, _plain(k) or known.get(k, _plain)(each)) for k, each in value.items())
-
-    return check
-
-
-def _hints(hint: Any) -> dict[str, Any]:
-    """Return the types of the keys of a TypedDict, with their ranges."""
-    given = get_type_hints(hint, include_extras=True)
-    return {k: get_args(h)[0] if get_origin(h) is NotRequired else h for k, h in given.items()}
-
-
-def _items(kind: type[list[Any]] | type[dict[str, Any]], each: Check) -> Check:
-    def check(value: Any) -> Misfit | None:
-        if not isinstance(value, kind):
-            return _wrong(value, "a list" if kind is list else "an object")
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        return _first((k, (_plain(k) if isinstance(k, str) else None) or each(v)) for k, v in pairs)
-
-    return check
+    return next((problem.under(key) for key, problem in problems if problem is not None), None)

@@ -1,28 +1,25 @@
 """What a run says of itself, as plain data: all files of its folder (of several runs: ``schema_several``).
 
-Who writes a file and who reads it have one type for it; ``core/checked_json`` holds what is read against it, ranges
-included. A type behind that of a dict says which keys it always has.
+The writer and the reader of a file share its type; ``core/checked_json`` holds what is read against it with msgspec,
+ranges and patterns included.
 """
 
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
-from .annotations import MOST, Fraction, NonNegative, PositiveInt, Range
-from .bounds import EngineName, EqualRows, RightAnswers
-from .schema_parts import (
-    Count,
-    Graph,
-    Newcomers,
-    NewcomerSummary,
-    OwnTrainColumns,
-    PeerOrigin,
-    Protocols,
-    SampleShape,
-    SavedColumns,
-)
+from .annotations import MOST, Count, Fraction, Meta, NonNegative, Positive, PositiveInt
 
 FINETUNED = "after_finetune"  # the protocol of methods that fine-tune for the measurement
 VALIDATION = "validation"  # that of what a client would deploy, on its validation samples, where clients have some
-EngineText = Annotated[str, EngineName()]
+TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN = "train_after_mix", "train_after_train"  # own models on own training samples
+ENGINE_NAME = r"\A(ray:)?(serial|(vectorized|graphed)(:[1-9][0-9]{0,9})?)\Z"
+EngineName = Annotated[str, Meta(pattern=ENGINE_NAME)]
+"""The full name of an engine: with its clients side by side, and on a cluster that of its workers."""
+FileName = Annotated[str, Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\]{1,255}\Z")]
+"""The name of a file or a folder inside another folder."""
+RightAnswers = Annotated[str, Meta(pattern=r"\A[01]*\Z")]
+"""Of every sample, whether a model gets it right, as 1 and 0."""
+SampleShape = list[Count | list[Count]] | dict[str, list[Count]]
+"""Of one sample: of one input, of several in order, or of several by name."""
 Init = Literal["common", "per-client"]
 """What clients begin with: one model for all, or a draw of each one's own."""
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -44,7 +41,26 @@ class MetricInfo(TypedDict):
     percent: bool  # whether it is shown in %
 
 
+personal_column = "personal_{0[column]}_{1}".format
+"""The column of a metric of the clients' own models: ``personal_column(metric, "after_mix")``."""
+global_column = "global_{0[column]}".format
+"""The column of a metric of the one model that all agree on; with ``_local`` behind it, the mean over the clients."""
 ACCURACY = MetricInfo(name="accuracy", column="accuracy", higher_is_better=True, average="clients", percent=True)
+
+
+class OwnTrainColumns(TypedDict, total=False):
+    """What ``own-train`` adds to a row: the accuracy of each client's own model on its own training samples."""
+
+    personal_accuracy_train_after_mix: Fraction | None
+    personal_accuracy_train_after_mix_std: Fraction | None
+    personal_accuracy_train_after_mix_worst: Fraction | None
+    personal_accuracy_train_after_mix_p10: Fraction | None
+    personal_accuracy_train_after_mix_weighted: Fraction | None
+    personal_accuracy_train_after_train: Fraction | None
+    personal_accuracy_train_after_train_std: Fraction | None
+    personal_accuracy_train_after_train_worst: Fraction | None
+    personal_accuracy_train_after_train_p10: Fraction | None
+    personal_accuracy_train_after_train_weighted: Fraction | None
 
 
 class Row(OwnTrainColumns):
@@ -141,6 +157,17 @@ class AccuracySummary(MetricSummary):
     weighted: NotRequired[Fraction]
 
 
+class PersonalAccuracy(TypedDict):
+    """The clients' accuracies by protocol: two that every run measures, and those of some runs."""
+
+    after_mix: AccuracySummary | None
+    after_train: AccuracySummary | None
+    after_finetune: NotRequired[AccuracySummary | None]
+    validation: NotRequired[AccuracySummary | None]
+    train_after_mix: NotRequired[AccuracySummary | None]
+    train_after_train: NotRequired[AccuracySummary | None]
+
+
 class SelectionSummary(TypedDict):
     """Which models a run ends with, where these are not those of the last round."""
 
@@ -149,14 +176,22 @@ class SelectionSummary(TypedDict):
     row: NotRequired[dict[str, float | None]]  # the columns of the clients' models, where their rounds differ
 
 
+class NewcomerSummary(TypedDict):
+    """The means over the clients that came after the last round; None where nothing could be measured."""
+
+    clients: PositiveInt
+    received: float | None
+    personalized: float | None
+
+
 class Summary(TypedDict):
     """summary.json: what a finished run comes to; another metric than accuracy has keys with its own name."""
 
     method: str
     rounds: Count
     seed: int
-    engine: EngineText
-    personal_accuracy: NotRequired[Annotated[dict[str, AccuracySummary | None], Protocols]]
+    engine: EngineName
+    personal_accuracy: NotRequired[PersonalAccuracy]
     global_accuracy: NotRequired[Fraction | None]
     global_accuracy_local: NotRequired[Fraction | None]
     train_loss: float | None
@@ -172,8 +207,36 @@ class Summary(TypedDict):
     newcomers: NotRequired[NewcomerSummary]  # where clients were kept out of training
 
 
-Labels = Annotated[list[list[Count]], EqualRows()]
+Labels = Annotated[list[list[Count]], Meta(min_length=1)]
 """[client][class] training samples."""
+if TYPE_CHECKING:  # JSON has lists where msgspec checks [sender, receiver, weight] as a tuple
+    Edge = list[Any]
+else:
+    Edge = tuple[Count, Count, float]
+
+
+class Graph(TypedDict):
+    """Who heard whom in one round."""
+
+    name: str
+    fixed: bool
+    stochastic: Literal["doubly", "row", "column"]
+    round: PositiveInt
+    messages: Count
+    edges: list[Edge] | None  # None where they are too many
+
+
+class Newcomers(TypedDict):
+    """The metric that decides of every client that came after the last round.
+
+    None: it has no value, as without test samples, or the method shares nothing.
+    """
+
+    names: list[str]  # none where the data do not name them
+    train_samples: list[Count]
+    test_samples: list[Count]
+    received: list[float | None]  # of the model that all agree on, as it is
+    personalized: list[float | None]  # after the newcomer has trained its own part
 
 
 class ClientSummary(TypedDict, total=False):
@@ -191,11 +254,11 @@ class ClientSummary(TypedDict, total=False):
     accuracy: dict[str, list[Fraction | None]]  # by protocol; another metric has its own name here
     graph: Graph | None  # None with a server, and where nobody is heard
     # [client][draw] the first metric of the model that it ends with, over test samples drawn again; only where
-    # something is measured and the clients are not too many
-    resampled: Annotated[list[list[float | None]], EqualRows()]
+    # something is measured and the clients are not too many; in a file of its own, resampled.safetensors
+    resampled: list[list[float | None]]
     # of every client: which of its test samples that model gets right, as 1 and 0; only where clients are too few for a
     # test over clients, and answers are right or wrong
-    right: list[Annotated[str, RightAnswers()]]
+    right: list[RightAnswers]
 
 
 class DataOrigin(TypedDict):
@@ -232,6 +295,14 @@ class Fingerprints(TypedDict):
     model: str
 
 
+if TYPE_CHECKING:  # the other keys are options of a source, a model or a transform, which no type lists
+    Data = dict[str, Any]
+    Module = dict[str, Any]
+    Transformation = dict[str, Any]
+else:
+    Data, Module, Transformation = DataOrigin, ModelOrigin, Normalization
+
+
 class SelectionConfig(TypedDict, total=False):
     """What a run is chosen by; what is left out is as usual."""
 
@@ -246,10 +317,10 @@ class Repeatable(SelectionConfig):
 
     method: str
     settings: dict[str, Any]
-    data: Annotated[dict[str, Any], DataOrigin]
-    model: Annotated[dict[str, Any], ModelOrigin]
+    data: Data
+    model: Module
     loss: str
-    rounds: Annotated[int, Range(0, MOST)]
+    rounds: Annotated[int, Meta(ge=0, le=MOST)]
     seed: int
     init: Init
     drop_messages: Fraction
@@ -259,7 +330,44 @@ class Repeatable(SelectionConfig):
     record: list[MeasureName]
     precision: Precision
     device: Literal["cpu", "cuda"]
-    engine: EngineText
+    engine: EngineName
+
+
+class _Columns(TypedDict):
+    """How the samples of a table are made, without what numbers are divided by."""
+
+    features: dict[str, list[str] | None]  # by column, in the order of the inputs: its texts; None: a number
+    mean: list[float]  # of every input
+    fill: NotRequired[list[float]]  # what stands in every input for a missing value; left out: these are refused
+    target: list[str]
+    classes: list[str] | None  # None: the targets are numbers
+    target_mean: list[float]
+
+
+class SavedColumns(_Columns):
+    """How the samples were made of a table: inputs are (value - mean) / std, those of texts are 1 for the text."""
+
+    std: list[Positive]
+    target_std: list[Positive]
+
+
+class SharedColumns(_Columns):
+    """What the members of a federation make samples with, and the number of training rows that it was found in."""
+
+    std: list[NonNegative]  # as it is, 0 where all values are equal: tables are put together by it
+    target_std: list[NonNegative]
+    rows: PositiveInt
+
+
+class PeerOrigin(TypedDict):
+    """Whose run it is, where one participant of a federation has run it on its own."""
+
+    federation: str
+    name: str  # of the participant
+    number: Count  # its place among the members
+    members: list[str]
+    train_samples: Count  # of its own
+    test_samples: Count
 
 
 class Config(Repeatable):
@@ -267,10 +375,10 @@ class Config(Repeatable):
 
     targets: NotRequired[TargetKind | None]  # what a model answers; missing: one class per sample
     metrics: NotRequired[list[MetricInfo]]  # what is measured, the first one decides; missing: accuracy alone
-    transform: Annotated[dict[str, Any], Normalization] | None
+    transform: Transformation | None
     engine_reason: str
     machine: str  # the GPU, or the processor and its threads
-    fingerprints: Annotated[dict[str, str], Fingerprints]
+    fingerprints: Fingerprints
     versions: dict[str, str]
     columns: NotRequired[SavedColumns]  # of a table
     in_one_place: NotRequired[bool]  # whether all samples were together, which is not federated
@@ -284,7 +392,13 @@ class CheckpointFile(TypedDict):
 
     round: Count
     sha256: NotRequired[str]  # of the one file of a run in one process
-    parts: NotRequired[dict[str, str]]  # of the files of all shards, by name
+    parts: NotRequired[dict[FileName, str]]  # of the files of all shards, by name
+
+
+class DigestFile(TypedDict):
+    """digests.json: the hashes of the other files of a finished run, by their paths in its folder."""
+
+    sha256: dict[str, str]
 
 
 def number(row: Row, column: str) -> float | None:

@@ -1,11 +1,9 @@
 """The files of a folder of several runs, as plain data: a comparison, or the runs of a recipe."""
 
-from typing import Annotated, Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
-from .annotations import Fraction, PositiveInt
-from .bounds import FolderName
-from .schema import Labels, Summary
-from .schema_parts import Count
+from .annotations import Count, Fraction, PositiveInt
+from .schema import FileName, Labels, Summary
 
 
 class Tuned(TypedDict):
@@ -18,7 +16,7 @@ class Tuned(TypedDict):
 class Plan(TypedDict):
     """plan.json: what a comparison or a recipe is going to run."""
 
-    runs: list[Annotated[str, FolderName()]]
+    runs: list[FileName]
     target: float | None  # that rounds are counted to, in the unit of the metric; None: 80 % where it is shown in %
     notes: NotRequired[list[str]]  # what is said beside the results
     labels: NotRequired[dict[str, str]]  # by run folder: what its method is called, as it was typed

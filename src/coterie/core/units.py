@@ -1,12 +1,10 @@
 """Metrics as the files of a run have them, and in words: names as people write them, numbers in their unit."""
 
 from collections.abc import Callable
-from functools import cache
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 from .clients import client_name
 from .schema import ACCURACY, ClientSummary, Config, MetricInfo, MetricSummary, Summary
-from .schema_parts import Protocols
 
 _WORDS = {
     "balanced-accuracy": "balanced accuracy",
@@ -85,25 +83,3 @@ def client_names(summary: ClientSummary) -> list[str]:
     ['client 0', 'client 1']
     """
     return [client_name(summary.get("names", ()), i) for i in range(len(summary.get("train_samples", ())))]
-
-
-def summary_metrics(config: Config) -> Any:
-    """Return the type of what summary.json says of the run's metrics, whose names no written type knows."""
-    return _typed(tuple(m["column"] for m in metrics_of(config)), of_clients=False)
-
-
-def client_metrics(config: Config) -> Any:
-    """Return the type of what clients.json says of them."""
-    return _typed(tuple(m["column"] for m in metrics_of(config)), of_clients=True)
-
-
-@cache
-def _typed(columns: tuple[str, ...], of_clients: bool) -> Any:
-    make: Any = TypedDict
-    if of_clients:
-        return make("ClientMetrics", dict.fromkeys(columns, dict[str, list[float | None]]))
-    keys: dict[str, Any] = {}
-    for column in columns:
-        keys[f"personal_{column}"] = Annotated[dict[str, MetricSummary | None], Protocols]
-        keys |= dict.fromkeys((f"global_{column}", f"global_{column}_local"), float | None)
-    return make("SummaryMetrics", keys)

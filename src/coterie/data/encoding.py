@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError
 from ..core.memory import check_fits
-from ..core.schema_parts import SavedColumns, SharedColumns
+from ..core.schema import SavedColumns, SharedColumns
 from ..core.tensors import Integers, tree_map
 from .columns import Table, TableColumn, doubles, numbered
 from .readers.pictures import decoded

@@ -16,7 +16,7 @@ from ..core.arguments import checked
 from ..core.custom import import_function, own_name
 from ..core.errors import UserError, unknown
 from ..core.memory import check_fits
-from ..core.schema_parts import SavedColumns
+from ..core.schema import SavedColumns
 from ..core.spec import Spec, bind, parameters, parse, spelled
 from .custom import image_folder, npz
 from .data_dir import data_dir as found_data_dir

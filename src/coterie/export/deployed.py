@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from ..core.clients import client_number
 from ..core.custom import check_trusted, is_own
 from ..core.errors import UserError, unknown
-from ..core.schema import FINETUNED, ClientSummary, Config
-from ..core.schema_parts import SavedColumns
+from ..core.schema import FINETUNED, ClientSummary, Config, SavedColumns
 from ..core.units import metrics_of, of_clients
 from ..data import Transform
 from ..data.encoding import Columns

@@ -11,7 +11,7 @@ from ..core.arguments import checked
 from ..core.checked_json import made_of, parse_json
 from ..core.clients import client_list
 from ..core.errors import UserError
-from ..core.schema_parts import SavedColumns
+from ..core.schema import SavedColumns
 from ..core.tensors import Tensors
 from ..data import Transform
 from ..data.inputs import shape_of_json

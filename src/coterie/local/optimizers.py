@@ -7,7 +7,7 @@ Everything here is written for ONE client.
 
 import math
 from collections.abc import Collection
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ Slots = dict[str, Tensors]
 """What an optimizer carries from step to step: by slot, such as "momentum", and in it by parameter."""
 
 
+@runtime_checkable
 class Optimizer(Protocol):
     """How a client steps: a value, so that steps with equal optimizers are one program.
 

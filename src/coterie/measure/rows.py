@@ -11,6 +11,8 @@ from torch import Tensor
 from ..core.annotations import LARGEST
 from ..core.schema import (
     FINETUNED,
+    TRAIN_AFTER_MIX,
+    TRAIN_AFTER_TRAIN,
     VALIDATION,
     Config,
     MetricInfo,
@@ -18,9 +20,10 @@ from ..core.schema import (
     Row,
     SelectionSummary,
     Summary,
+    global_column,
     number,
+    personal_column,
 )
-from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
 from ..core.tensors import Integers, Tensors
 from ..core.units import metrics_of
 from ..data import Federation
@@ -93,7 +96,7 @@ def row_of(
     for i, metric in enumerate(metrics):
         for protocol, each in measured.values.items():
             columns |= metric_row(metric, protocol, None if each is None else each[:, i], measured.sizes[protocol])
-        name = f"global_{metric['column']}"
+        name = global_column(metric)
         columns[name], columns[f"{name}_local"] = (None, None) if measured.common is None else measured.common[i]
     spent = zip(Costs._fields, zip(*costs, strict=True), strict=True)
     row: Any = {  # columns that depend on the protocol and on what is recorded, among those of a Row
@@ -113,7 +116,7 @@ def metric_row(metric: MetricInfo, protocol: str, values: Tensor | None, sizes: 
     The weighted mean counts each as much as it has samples. ``sizes``: how many each client has. Who has some and no
     value is counted, where there are any.
     """
-    name = f"personal_{metric['column']}_{protocol}"
+    name = personal_column(metric, protocol)
     known = None if values is None else values[~values.isnan()]
     if values is None or known is None or not len(known):
         found = dict.fromkeys(name + end for end in ("", "_std", "_worst", "_p10", "_weighted"))
@@ -233,12 +236,11 @@ def _selection(config: Config, history: Sequence[Row], row: Row | None, apart: C
 
 def _metric(history: Sequence[Row], metric: MetricInfo, chosen: Row) -> dict[str, Any]:
     """Return one metric of a summary: of the clients' own models by protocol, and of the one they agree on."""
-    name = metric["column"]
     further = (FINETUNED, VALIDATION, TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN)
-    more = [p for p in further if any(f"personal_{name}_{p}" in row for row in history)]
+    more = [p for p in further if any(personal_column(metric, p) in row for row in history)]
     return {
-        f"personal_{name}": {p: _over_rounds(history, metric, p, chosen) for p in (*PROTOCOLS, *more)},
-        **{k: _told(history, k, chosen) for k in (f"global_{name}", f"global_{name}_local")},
+        f"personal_{metric['column']}": {p: _over_rounds(history, metric, p, chosen) for p in (*PROTOCOLS, *more)},
+        **{k: _told(history, k, chosen) for k in (global_column(metric), f"{global_column(metric)}_local")},
     }
 
 
@@ -250,7 +252,7 @@ def _told(history: Sequence[Row], name: str, chosen: Row) -> float | None:
 
 def _over_rounds(rows: Sequence[Row], metric: MetricInfo, protocol: str, chosen: Row) -> MetricSummary | None:
     """Return a personal metric over the evaluated rounds; None where no client has a value."""
-    name = f"personal_{metric['column']}_{protocol}"
+    name = personal_column(metric, protocol)
     final, worst, std = (_told(rows, k, chosen) for k in (name, f"{name}_worst", f"{name}_std"))
     if final is None or worst is None or std is None:
         return None
@@ -274,5 +276,5 @@ def _over_rounds(rows: Sequence[Row], metric: MetricInfo, protocol: str, chosen:
 def rounds_to(rows: Sequence[Row], metric: MetricInfo, target: float) -> int | None:
     """Return the first measured round whose mean metric after aggregation reaches the target, or falls to it."""
     sign = 1 if metric["higher_is_better"] else -1
-    known = ((row["round"], number(row, f"personal_{metric['column']}_after_mix")) for row in rows)
+    known = ((row["round"], number(row, personal_column(metric, "after_mix"))) for row in rows)
     return next((t for t, value in known if value is not None and sign * value >= sign * target), None)

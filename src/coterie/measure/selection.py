@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from ..core.schema import FINETUNED, VALIDATION, Config, Row, Select, number
+from ..core.schema import FINETUNED, VALIDATION, Config, Row, Select, number, personal_column
 from ..core.units import metrics_of
 
 LAST: Select = "last"
@@ -57,7 +57,7 @@ def by_validation(config: Mapping[str, Any]) -> list[str]:
 
 def validation_column(config: Config) -> str:
     """Return the column that is chosen by: the first metric on the clients' validation samples."""
-    return f"personal_{metrics_of(config)[0]['column']}_{VALIDATION}"
+    return personal_column(metrics_of(config)[0], VALIDATION)
 
 
 def higher_is_better(config: Config) -> bool:
@@ -69,8 +69,9 @@ def _score_column(config: Config, row: Row) -> str:
     """Return the column that a rule looks at: on test samples that of the models that clients would deploy."""
     if rule_of(config) != BEST_TEST:
         return validation_column(config)
-    name = f"personal_{metrics_of(config)[0]['column']}"
-    return f"{name}_{FINETUNED if f'{name}_{FINETUNED}' in row else 'after_mix'}"
+    metric = metrics_of(config)[0]
+    tuned = personal_column(metric, FINETUNED)
+    return tuned if tuned in row else personal_column(metric, "after_mix")
 
 
 def _score(config: Config, row: Row, column: str) -> float | None:

@@ -10,7 +10,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +101,7 @@ def _bytes(args: Sequence[Any], given: dict[str, Any]) -> int:
     return math.prod(int(n) for n in size) * width
 
 
+@runtime_checkable
 class Described(Protocol):
     """The facts that a model needs of its data; a Federation has them."""
 

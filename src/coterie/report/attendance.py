@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.schema import MetricInfo, Row
+from ..core.schema import MetricInfo, Row, personal_column
 from ..core.spec import scaled
 from ..core.units import digits, metrics_of, unit, words
 from ..measure.compare import Cell
@@ -320,7 +320,7 @@ def _samples(member: Attendance) -> Cell:
 
 
 def _measured(member: Attendance, metric: MetricInfo) -> Cell:
-    value = member.record.last(f"personal_{metric['column']}_after_mix")
+    value = member.record.last(personal_column(metric, "after_mix"))
     return ABSENT if value is None else Cell(value, digits(metric, value))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..core.schema import MetricInfo, Row, number
+from ..core.schema import MetricInfo, Row, global_column, number, personal_column
 from ..core.units import metrics_of, scale, unit, words
 from ..measure.compare import POINTS
 from .groups import Curve, Setup
@@ -91,11 +91,10 @@ RECORDED = (
 def metric_measures(metric: MetricInfo) -> tuple[Measure, ...]:
     """Return a metric over the rounds: of the clients' own models by protocol, of the worst client, of one model."""
     factor, of, name = scale(metric), unit(metric), words(metric)
-    personal = f"personal_{metric['column']}"
     fields = {
-        **{title: f"{personal}_{point}" for point, title in POINTS.items()},
-        "worst client after aggregation": f"{personal}_after_mix_worst",
-        "global": f"global_{metric['column']}",
+        **{title: personal_column(metric, point) for point, title in POINTS.items()},
+        "worst client after aggregation": personal_column(metric, "after_mix_worst"),
+        "global": global_column(metric),
     }
     return tuple(Measure(title, field, factor, of, axis=titled(name, of)) for title, field in fields.items())
 

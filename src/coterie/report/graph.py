@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core.schema import ACCURACY
-from ..core.schema_parts import Graph
+from ..core.schema import ACCURACY, Graph
 from ..core.units import client_names, of_clients, scale, unit, with_unit, words
 from ..topology import spectral_gap
 from .charts import INK, SCALE, Chart, Figure, color_bar, titled

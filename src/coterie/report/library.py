@@ -6,19 +6,13 @@ import json
 from functools import cache
 from typing import Any
 
-from ..core.errors import UserError
-
-MISSING = "a report needs plotly: run pip install 'coterie[report]'"
+from ..core.extras import import_extra
 
 
 @cache
 def compressed_library() -> str:
     """Return plotly.js of the installed package, packed."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise UserError(MISSING) from error
-    return pack(get_plotlyjs())
+    return pack(import_extra("plotly.offline", "report", "a report").get_plotlyjs())
 
 
 def pack(text: str) -> str:

@@ -15,8 +15,7 @@ from torch import Tensor
 from .. import topology
 from ..core.annotations import shown
 from ..core.errors import UserError
-from ..core.schema import FINETUNED, ClientSummary, MetricInfo, Row, number
-from ..core.schema_parts import Graph, PeerOrigin
+from ..core.schema import FINETUNED, ClientSummary, Graph, MetricInfo, PeerOrigin, Row, number, personal_column
 from ..core.spec import parse
 from ..core.tensors import Integers
 from ..core.units import metrics_of
@@ -177,17 +176,18 @@ def joined_rows(runs: Sequence[Record]) -> tuple[list[Row], Latest]:
     A member that was away in a round has kept its model, and counts with what that had when it was last measured.
     """
     metrics, sizes = metrics_of(runs[0].config), _samples(runs, "test_samples")
-    tuned = any(f"personal_{m['column']}_{FINETUNED}" in row for m in metrics for run in runs for row in run.history)
+    tuned = any(personal_column(m, FINETUNED) in row for m in metrics for run in runs for row in run.history)
     protocols = (*PROTOCOLS, *([FINETUNED] if tuned else []))
     latest: Latest = {(m["column"], protocol): [None] * len(runs) for m in metrics for protocol in protocols}
     history: list[Row] = []
     for t in range(max(len(run.history) for run in runs)):
         rows = [(i, run.history[t]) for i, run in enumerate(runs) if t < len(run.history)]
         new = {
-            (column, protocol, i): value
-            for column, protocol in latest
+            (m["column"], protocol, i): value
+            for m in metrics
+            for protocol in protocols
             for i, row in rows
-            if (value := _value(row, f"personal_{column}_{protocol}")) is not None
+            if (value := _value(row, personal_column(m, protocol))) is not None
         }
         for (column, protocol, i), value in new.items():
             latest[column, protocol][i] = value
@@ -214,9 +214,12 @@ def _together(metrics: Sequence[MetricInfo], protocol: str, latest: Latest, size
 def ends(runs: Sequence[Record], latest: Latest) -> tuple[Latest, Columns]:
     """Return what the models have that the members end with, each by its own rule, and the columns of these models."""
     sizes, metrics = _samples(runs, "test_samples"), metrics_of(runs[0].config)
-    found: Latest = {key: [run.last(f"personal_{key[0]}_{key[1]}") for run in runs] for key in latest}
+    protocols = dict.fromkeys(protocol for _, protocol in latest)
+    found: Latest = {
+        (m["column"], p): [run.last(personal_column(m, p)) for run in runs] for m in metrics for p in protocols
+    }
     columns: Columns = {}
-    for protocol in {protocol: None for _, protocol in latest}:
+    for protocol in protocols:
         values, known = _together(metrics, protocol, found, sizes)
         for i, m in enumerate(metrics):
             columns |= metric_row(m, protocol, values[:, i], known)
@@ -271,6 +274,6 @@ def _graph(run: Record, origin: PeerOrigin, present: Sequence[int]) -> Graph | N
         graph = topology.build(text, len(origin["members"]), run.seed)
     except UserError:
         return None
-    found, place = graph_of(graph, graph(0 if graph.fixed else t), t), {old: new for new, old in enumerate(present)}
-    edges = [[place[j], place[i], w] for j, i, w in found["edges"] or () if j in place and i in place]
-    return {**found, "messages": len(edges), "edges": edges}
+    whole, place = graph_of(graph, graph(0 if graph.fixed else t), t), {old: new for new, old in enumerate(present)}
+    edges = [[place[j], place[i], w] for j, i, w in whole["edges"] or () if j in place and i in place]
+    return {**whole, "messages": len(edges), "edges": edges}

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.bounds import FolderName
 from ..core.checked_json import read_json
 from ..core.errors import DamagedFileError, FolderError, UserError
 from ..core.files import write_json
@@ -152,7 +151,7 @@ def _named(path: Path) -> dict[Path, str]:
     found = {}
     for name, sha in hashes.items():
         file = path.parent / name
-        if not name.startswith(path.stem) or not FolderName().holds(name):
+        if not name.startswith(path.stem):
             raise DamagedFileError(path, f"parts names {name!r}")
         found[file] = sha
     return found

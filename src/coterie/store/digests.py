@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from ..core.checked_json import read_json
 from ..core.errors import DamagedFileError
 from ..core.files import digest
-from ..core.schema_parts import DigestFile
+from ..core.schema import DigestFile
 from ..core.tensors import Tensors
 
 DIGESTS = "digests.json"  # of a finished run

@@ -1,5 +1,6 @@
 """A run's folder: config.json, metrics.jsonl, summary.json, clients.json, digests.json, checkpoint/ and clients/.
 
+The bootstrap draws of clients.json are in resampled.safetensors: a hundred thousand numbers are no text.
 ``RunFolder`` is what is there; ``Writer`` adds to it while a run trains, so seldom that it hardly notices.
 """
 
@@ -12,22 +13,22 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 
 from ..core.annotations import shown
-from ..core.checked_json import made_of, read_json, read_lines, read_rows
+from ..core.checked_json import check_table, made_of, read_json, read_lines, read_rows
 from ..core.errors import DamagedFileError, FolderError
 from ..core.files import append_line, digest, disk, json_text, text_digest, to_disk, write_json, write_text
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
-from ..core.units import client_metrics, summary_metrics
 from . import checkpoint as checkpoints
 from .checkpoint import Checkpoint, Saved
 from .chosen import CHOSEN, drop_chosen
-from .client_problems import client_problems
 from .digests import DIGESTS, Digests
 from .lock import LOCK, sole_writer
 from .models import MODELS, write_models
+from .safetensors import save_tensors
 
 # These may differ between a run and its continuation: they do not change what is computed. The fingerprint of the data
 # says more than the shape of a sample, which older folders do not have.
@@ -45,6 +46,7 @@ def differences(there: Any, here: Any, at: str = "") -> list[str]:
 T = TypeVar("T")
 
 CONFIG, METRICS, SUMMARY, CLIENTS = "config.json", "metrics.jsonl", "summary.json", "clients.json"
+RESAMPLED = "resampled.safetensors"  # what clients.json would have under that key, as one tensor
 CHECKPOINT = "checkpoint"  # a folder in it
 INBOX, OUTBOX = "inbox", "outbox"  # those of a peer's messages
 LOG = "log.jsonl"  # a peer's; log.jsonl.1 is the one before it, and so on
@@ -162,7 +164,6 @@ class RunFolder:
 
     def summary(self) -> Summary:
         """Return what a finished run came to."""
-        read_json(self.path / SUMMARY, summary_metrics(self.config()))
         found = read_json(self.path / SUMMARY, Summary)
         self._check(SUMMARY)
         return found
@@ -190,10 +191,13 @@ class RunFolder:
             self._check(CLIENTS)
             return {}
         found = read_json(path, ClientSummary)
-        read_json(path, client_metrics(self.config()))
-        for problem in client_problems(found, self.config()):
-            raise DamagedFileError(path, problem)
+        check_table(path, "labels", found.get("labels") or ())
         self._check(CLIENTS)
+        if "resampled" in found:
+            raise FolderError(f"{path} is of an earlier form, with the draws inside: start the run again")
+        if (self.path / SUMMARY).exists() and RESAMPLED in (digests := Digests.of(self.path)).sha256:
+            draws = digests.tensors(self.path / RESAMPLED)["resampled"].tolist()
+            found["resampled"] = [[None if math.isnan(value) else value for value in row] for row in draws]
         return found
 
     def _check(self, name: str) -> None:
@@ -209,7 +213,11 @@ class RunFolder:
         ``common``: what all clients have the same.
         """
         sha256 = write_models(self.path, client_summary.get("names", ()), clients, common)
-        sha256[CLIENTS] = write_json(self.path / CLIENTS, client_summary, indent=None)
+        written = cast(ClientSummary, {k: v for k, v in client_summary.items() if k != "resampled"})
+        if "resampled" in client_summary:
+            draws = np.array(client_summary["resampled"], dtype=np.float32)  # a value that is None becomes NaN
+            sha256[RESAMPLED] = save_tensors(self.path / RESAMPLED, {"resampled": torch.from_numpy(draws)})
+        sha256[CLIENTS] = write_json(self.path / CLIENTS, written, indent=None)
         sha256 |= {name: digest(self.path / name) for name in (CONFIG, METRICS)}
         checkpoints.prune(self.path / CHECKPOINT, kept=1)  # nothing is left that could need the one before
         sha256[SUMMARY] = text_digest(json_text(summary))
@@ -328,7 +336,8 @@ class ExtendedFolder(RunFolder):
         """Return what was saved last, as any run does; from then on the run here is one that has not ended yet."""
         found = super().resumed(restored, warn, say)
         with disk(self.path):
-            for name in (SUMMARY, DIGESTS, CLIENTS):  # the summary first: as long as it is there, the run is complete
+            # The summary first: as long as it is there, the run is complete.
+            for name in (SUMMARY, DIGESTS, CLIENTS, RESAMPLED):
                 (self.path / name).unlink(missing_ok=True)
             write_json(self.path / CONFIG, self.config())
         return found

@@ -9,7 +9,7 @@ from ..core.annotations import Example
 from ..core.arguments import accept, checked
 from ..core.clients import Clients
 from ..core.errors import UserError
-from ..core.frames import warn_without_frames
+from ..core.extras import warn_without_frames
 from ..data import Federation
 from ..training.prepare import begun_folder, takes_options
 from ..training.run import Run

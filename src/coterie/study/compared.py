@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.arguments import checked
-from ..core.frames import frames
+from ..core.extras import frames
 from ..measure.compare import Comparison
 from ..report import write, write_methods
 from ..report.texts import LATEX, comparison_table, latex, markdown

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from ..core import rng
 from ..core.errors import UserError
+from ..core.extras import import_extra
 
 Grid = Mapping[str, Sequence[str]]
 """The values of every setting, as they are typed."""
@@ -57,10 +58,7 @@ class TreeParzenSearch:
     """Optuna's tree-structured Parzen estimator; a trial that is below the median of those before it ends early."""
 
     def __init__(self, grid: Grid, seed: int) -> None:
-        try:
-            import optuna
-        except ImportError as error:
-            raise UserError("the sampler tpe is Optuna's: run pip install 'coterie[tune]'") from error
+        optuna = import_extra("optuna", "tune", "the sampler tpe")
         optuna.logging.set_verbosity(logging.WARNING)
         self._grid = {key: tuple(values) for key, values in grid.items()}
         self._left = combinations(grid)

@@ -11,7 +11,7 @@ from ..core.annotations import Example
 from ..core.arguments import accept, checked
 from ..core.custom import display_name
 from ..core.errors import UserError
-from ..core.frames import frames, warn_without_frames
+from ..core.extras import frames, warn_without_frames
 from ..core.schema_several import SavedTuning
 from ..core.settings_file import TUNED, write_settings
 from ..data import Federation

@@ -1,10 +1,9 @@
 """The interface of trackers, who tells them of a run, and what several of them need."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..core.checked_json import read_json
 from ..core.errors import UserError
@@ -15,6 +14,7 @@ from .progress import Progress
 MARKS = "trackers.json"  # in a run folder: under which id each tracker knows the run
 
 
+@runtime_checkable
 class Tracker(Protocol):
     """Takes the numbers of runs, one run after another.
 
@@ -93,14 +93,6 @@ class Tracking:
                 raise
             told = f"{tracker.name} failed and is left out of this run, which goes on without it"
             self.bar.warn(f"{told} ({reason(error)})")
-
-
-def import_extra(module: str, extra: str) -> Any:
-    """Import an optional package, or refuse with a sentence that names what to install."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise UserError(f"{extra} is not installed: run pip install 'coterie[{extra}]'") from error
 
 
 def reason(error: BaseException) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ..core.arguments import checked_class
 from ..core.errors import UserError
+from ..core.extras import import_extra
 from ..core.schema import Config, Row, Summary
-from .base import dotted, import_extra, mark, name_of, reason, remember, scalars
+from .base import dotted, mark, name_of, reason, remember, scalars
 
 LONGEST = 500  # characters of a parameter that every server takes
 AT_ONCE = 100  # parameters per request
@@ -28,7 +29,7 @@ class MLflow:
     def __init__(self, experiment: str | None = None, uri: str | None = None) -> None:
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # of its own it keeps a round waiting for minutes
-        mlflow = import_extra("mlflow", self.name)
+        mlflow = import_extra("mlflow", self.name, "this tracker")
         uri = uri or mlflow.get_tracking_uri()
         try:
             self.client = mlflow.MlflowClient(tracking_uri=uri)
@@ -38,7 +39,7 @@ class MLflow:
                 f"MLflow cannot be used at {uri} ({reason(error)}): set MLFLOW_TRACKING_URI to a server that answers "
                 "or to sqlite:///FILE, or leave mlflow out"
             ) from error
-        self.uri, self.entities = uri, import_extra("mlflow.entities", self.name)
+        self.uri, self.entities = uri, import_extra("mlflow.entities", self.name, "this tracker")
         self.run, self.last, self.summed = "", 0, False
 
     def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> str:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, T
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from ..core.schema import ACCURACY, VALIDATION, MetricInfo, Row, number
+from ..core.schema import ACCURACY, VALIDATION, MetricInfo, Row, number, personal_column
 from ..core.spec import scaled
 from ..core.units import with_unit, words
 
@@ -90,7 +90,7 @@ class LatestMeasures:
         self.bytes += row["bytes_sent"]
         found = None
         if self.metric is not None:
-            tried = {f"personal_{self.metric['column']}_{name}": name for name in (VALIDATION, "after_mix")}
+            tried = {personal_column(self.metric, name): name for name in (VALIDATION, "after_mix")}
             column = next((column for column in tried if number(row, column) is not None), "")
             found = number(row, column)
             # Who keeps validation samples decides by them, and is not to look at the test samples meanwhile.

@@ -8,8 +8,9 @@ from typing import Any
 
 from ..core.arguments import checked_class
 from ..core.errors import UserError
+from ..core.extras import import_extra
 from ..core.schema import Config, Row, Summary
-from .base import import_extra, name_of, scalars
+from .base import name_of, scalars
 
 FOLDER = "tensorboard"  # in a run folder
 
@@ -21,7 +22,7 @@ class TensorBoard:
     name = "tensorboard"
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        import_extra("tensorboard", self.name)  # torch would say it less clearly
+        import_extra("tensorboard", self.name, "this tracker")  # torch would say it less clearly
         self.folder = folder
         self.writer: Any = None
 
@@ -30,8 +31,9 @@ class TensorBoard:
         into = self._place(config, folder)
         begun = any(into.glob("events.out.tfevents.*"))
         done = len(history)
-        make = import_extra("torch.utils.tensorboard", self.name).SummaryWriter
-        self.writer = make(str(into), purge_step=max(1, done) if begun else None)
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(into), purge_step=max(1, done) if begun else None)
         if not begun:
             self.writer.add_text("config", f"```json\n{json.dumps(config, indent=2)}\n```", 0)
         for row in history[-1:] if begun else history:  # a kill may have come between a round and its event

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..core.arguments import checked_class
 from ..core.errors import UserError
+from ..core.extras import import_extra
 from ..core.schema import Config, Row, Summary
-from .base import dotted, import_extra, mark, name_of, reason, remember, scalars
+from .base import dotted, mark, name_of, reason, remember, scalars
 
 
 @checked_class("class")
@@ -21,7 +22,7 @@ class WandB:
     name = "wandb"
 
     def __init__(self, project: str | None = None) -> None:
-        self.wandb = import_extra("wandb", self.name)
+        self.wandb = import_extra("wandb", self.name, "this tracker")
         self.project = project or os.environ.get("WANDB_PROJECT", "coterie")
         try:
             if self.wandb.setup().settings.mode == "online":

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from ..core.clients import OnDemand
 from ..core.errors import UserError
-from ..core.schema import Config, TargetKind
-from ..core.schema_parts import SavedColumns
+from ..core.schema import Config, SavedColumns, TargetKind
 from ..core.tensors import Tensors, count, rows, tree_map
 from ..data import Transform
 from ..data.encoding import Columns

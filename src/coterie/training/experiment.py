@@ -16,8 +16,7 @@ from ..algorithms.bind import bind
 from ..algorithms.traffic import Totals
 from ..algorithms.update import model_groups, nobody_trains, submodel_of_each
 from ..core.clients import OnDemand
-from ..core.schema import Row
-from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
+from ..core.schema import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN, Row
 from ..core.tensors import Integers, Tensors, floating, pick, rows, split, tree_map
 from ..data import Federation
 from ..data.batches import Samples

@@ -20,7 +20,7 @@ from ..algorithms.options import Training
 from ..algorithms.update import LocalUpdate, chunks
 from ..core import rng
 from ..core.errors import UserError
-from ..core.schema_parts import Newcomers, NewcomerSummary
+from ..core.schema import Newcomers, NewcomerSummary
 from ..core.tensors import Integers, Tensors, replicate, rows
 from ..data import Federation
 from ..data.batches import Amount

@@ -16,8 +16,7 @@ from torch import Tensor
 from ..core.clients import Clients, OnDemand
 from ..core.errors import DamagedFileError, FolderError, UserError
 from ..core.files import disk
-from ..core.schema import ACCURACY, VALIDATION, ClientSummary, Config, Row
-from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN, Graph
+from ..core.schema import ACCURACY, TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN, VALIDATION, ClientSummary, Config, Graph, Row
 from ..core.tensors import Tensors, tree_map
 from ..core.tensors import entries as count
 from ..core.units import metrics_of
@@ -238,9 +237,8 @@ def resampled(experiment: Experiment, clients: Sequence[Client]) -> ClientSummar
         kept.append(each[:, : metrics.widths[0]])
     # The same draws for every seed of a run: where the seeds have the same test samples, they are not more samples.
     values = resample(metrics.each[0], kept, seed=0)
-    found: ClientSummary = {
-        "resampled": [[finite(float(f"{value:.6g}")) for value in each] for each in values.tolist()]
-    }
+    single = np.asarray(values, dtype=np.float32)  # as their file holds them
+    found: ClientSummary = {"resampled": [[finite(value) for value in row] for row in single.tolist()]}
     if len(clients) < FEWEST and _right_or_wrong(metrics) and sum(sizes) <= NUMBERS:
         found["right"] = ["".join("01"[int(hit)] for hit in own[:, 0]) for own in kept]
     return found

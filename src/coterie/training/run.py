@@ -18,9 +18,8 @@ from ..core.checked_json import made_of
 from ..core.clients import Clients, OnDemand
 from ..core.custom import check_trusted, trust_options
 from ..core.errors import DamagedFileError, UserError, unknown
-from ..core.frames import frames
-from ..core.schema import ClientSummary, Config, Row, Summary
-from ..core.schema_parts import Newcomers
+from ..core.extras import frames
+from ..core.schema import ClientSummary, Config, Newcomers, Row, Summary
 from ..core.tensors import Tensors
 from ..core.units import client_names, metrics_of, of_clients, personal_summary, with_unit, words
 from ..measure.selection import BEST_TEST, may_stop_early

@@ -10,6 +10,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from ...core.errors import UserError
+from ...core.extras import import_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,10 +44,7 @@ def check_png(path: Path) -> None:
     if path.suffix.lower() != ".png":
         name = path.with_suffix(".png") if path.name else path / "figure.png"
         raise UserError(f"the figure is a PNG: write it to {name} instead of {path}")
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise UserError("drawing a PNG needs matplotlib: run pip install 'coterie[report]'") from error
+    import_extra("matplotlib.figure", "report", "drawing a PNG")
 
 
 @contextmanager

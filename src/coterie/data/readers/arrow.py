@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import UserError
+from ...core.extras import import_extra
 from ...core.files import user_path
 from ...core.memory import check_fits
 from ..columns import Lazy, Table, TableColumn, check_columns, doubles, joined, text_column
@@ -72,14 +73,9 @@ _BLOCK = 2**24  # bytes of a CSV file that are read at once, of which a row take
 
 def pyarrow(what: str) -> Any:
     """Return pyarrow, which is an extra."""
-    try:
-        import pyarrow as library
-        import pyarrow.compute
-        import pyarrow.csv
-        import pyarrow.parquet  # the library has them as attributes then
-    except ImportError as error:
-        raise UserError(f"reading {what} needs pyarrow: pip install 'coterie[tables]'") from error
-    return library
+    for part in ("compute", "csv", "parquet"):  # the library has them as attributes then
+        import_extra(f"pyarrow.{part}", "tables", f"reading {what}")
+    return import_extra("pyarrow", "tables", f"reading {what}")
 
 
 def csv(path: str, test_file: str = "", delimiter: Delimiter = "comma", decimal: Decimal = "point") -> Table:

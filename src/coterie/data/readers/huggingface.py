@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import UserError
+from ...core.extras import import_extra
 from ...core.files import user_path
 from ..columns import Lazy, Table, TableColumn
 from .arrow import arrow_table
@@ -19,7 +20,7 @@ def huggingface(path: str, test_split: str = "") -> Table:
 
     test_split: the part for testing; by default ``test``, if there is one.
     """
-    library = _datasets()
+    library = import_extra("datasets", "huggingface", "a Hugging Face data set")
     try:
         found = library.load_from_disk(str(user_path(path)))
     except Exception as error:  # what is damaged fails in many ways
@@ -35,15 +36,6 @@ def huggingface(path: str, test_split: str = "") -> Table:
             raise UserError(f"{path} has no part {name!r}, only {', '.join(found)}: save it so, or name another")
     parts = list(filter(None, (_TRAIN, wanted)))
     return _table(library, [str(Path(path) / name) for name in parts], [found[name] for name in parts])
-
-
-def _datasets() -> Any:
-    """Return the library, which is an extra."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise UserError("Hugging Face data need the library datasets: pip install 'coterie[huggingface]'") from error
-    return datasets
 
 
 def _table(library: Any, files: list[str], parts: list[Any]) -> Table:

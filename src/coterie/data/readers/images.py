@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...core.errors import UserError
+from ...core.extras import import_extra
 from ...core.files import create_folder
 from ..catalog import check_published, located
 from ..data_dir import OPTION, convenience
@@ -110,12 +111,9 @@ def svhn(folder: Path, augment: bool = False) -> Pool:
 
 def _svhn_part(path: Path) -> Labeled:
     """Return the images and labels of one file of MATLAB; SciPy, which is an extra, reads published ones only."""
-    try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise UserError("reading SVHN needs SciPy: pip install 'coterie[images]'") from error
+    files = import_extra("scipy.io", "images", "reading SVHN")
     check_published("svhn", path)
-    arrays = loadmat(path)
+    arrays = files.loadmat(path)
     labels = arrays["y"].ravel().astype(np.int64) % 10  # 10 stands for the digit 0
     return Labeled(np.ascontiguousarray(arrays["X"].transpose(3, 2, 0, 1)), labels)
 

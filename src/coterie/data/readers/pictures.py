@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from ...core.errors import UserError
+from ...core.extras import import_extra
 from ...core.memory import check_fits
 from .packed import NotOrdinaryError, check_ordinary
 
@@ -25,11 +26,7 @@ COPIES = 2  # once as they are read, once divided into training and test images
 
 def pillow() -> Any:
     """Return Pillow's module Image; Pillow is an extra."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise UserError("reading image files needs Pillow: pip install 'coterie[images]'") from error
-    return Image
+    return import_extra("PIL.Image", "images", "reading image files")
 
 
 class ImageBytes(NamedTuple):

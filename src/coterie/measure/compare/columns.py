@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple
 from ...core.errors import UserError
 from ...core.schema import (
     FINETUNED,
+    TRAIN_AFTER_MIX,
+    TRAIN_AFTER_TRAIN,
     ClientSummary,
     Config,
     MetricInfo,
@@ -15,9 +17,10 @@ from ...core.schema import (
     Row,
     SelectionSummary,
     Summary,
+    global_column,
     number,
+    personal_column,
 )
-from ...core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
 from ...core.schema_several import Tuned
 from ...core.spec import scaled
 from ...core.units import metrics_of, personal_summary, scale, unit, words, written
@@ -60,7 +63,7 @@ class RunData:
         """The reported round, by default the last whose models were evaluated; where nothing is measured, the last."""
         if self.selection is not None and self.selection["round"] is not None:
             return self.selection["round"]
-        name = "" if self.metric is None else f"global_{self.metric['column']}"
+        name = "" if self.metric is None else global_column(self.metric)
         known = (row["round"] for row in reversed(self.history) if row.get(name) is not None)
         return next(known, len(self.history))
 
@@ -192,7 +195,7 @@ def _metric_columns(methods: Sequence[MethodRuns], metric: MetricInfo, target: f
 
     Those that were measured beside it have one column each.
     """
-    higher, name, column = metric["higher_is_better"], words(metric), metric["column"]
+    higher, name = metric["higher_is_better"], words(metric)
     best, of, means = (max if higher else min), unit(metric), meanings(metric)
 
     def made(title: str, what: str, keep: int, key: str, last: str) -> Column:
@@ -203,7 +206,7 @@ def _metric_columns(methods: Sequence[MethodRuns], metric: MetricInfo, target: f
         return Column(POINTS[point], f"personal {name}", of, best, keep, means[point], cells)
 
     known = {key for m in methods for run in m.runs for key in personal_summary(run.summary, metric)}
-    tenth, mixed = f"{10 if higher else 90}th percentile", f"personal_{column}_after_mix"
+    tenth, mixed = f"{10 if higher else 90}th percentile", personal_column(metric, "after_mix")
     return [
         point("after_mix", 10),
         point("after_train", 9),
@@ -212,7 +215,7 @@ def _metric_columns(methods: Sequence[MethodRuns], metric: MetricInfo, target: f
         made("worst client", "after aggregation", 7, "worst", f"{mixed}_worst"),
         made(tenth, "after aggregation", 3, "p10", f"{mixed}_p10"),
         *([made("weighted", "after aggregation", -1, "weighted", f"{mixed}_weighted")] if _unequal(methods) else []),
-        made("global", name, 4, "global", f"global_{column}"),
+        made("global", name, 4, "global", global_column(metric)),
         *(_further_column(methods, further) for further in metrics_of(methods[0].runs[0].config)[1:]),
         *_rounds_column(methods, metric, target, means["rounds"]),
     ]
@@ -225,7 +228,7 @@ def _unequal(methods: Sequence[MethodRuns]) -> bool:
 
 def _further_column(methods: Sequence[MethodRuns], metric: MetricInfo) -> Column:
     """Return another metric than the one that decides, of personal models after aggregation."""
-    cells = [_last(m, f"personal_{metric['column']}_after_mix", metric) for m in methods]
+    cells = [_last(m, personal_column(metric, "after_mix"), metric) for m in methods]
     better = "higher" if metric["higher_is_better"] else "lower"
     means = f"the personal {words(metric)} after aggregation; {better} is better"
     return Column(
@@ -260,7 +263,7 @@ def personal_cell(method: MethodRuns, point: str) -> Cell:
 def worst(method: MethodRuns) -> Cell:
     """Return the mean of each seed's worst: the worst of all seeds would fall with every seed that is added."""
     metric = method.metric
-    return Cell(None, "-") if metric is None else _last(method, f"personal_{metric['column']}_after_mix_worst", metric)
+    return Cell(None, "-") if metric is None else _last(method, personal_column(metric, "after_mix_worst"), metric)
 
 
 def sent(method: MethodRuns) -> Cell:

@@ -1,7 +1,6 @@
 """What the columns of a comparison are, in words."""
 
-from ...core.schema import ACCURACY, FINETUNED, MetricInfo
-from ...core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
+from ...core.schema import ACCURACY, FINETUNED, TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN, MetricInfo
 from ...core.units import words
 
 TARGET = 80.0  # known before anybody has looked at the runs, so that no method is favored, and equal in all tables

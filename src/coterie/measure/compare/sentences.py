@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from ...core.clients import client_list
-from ...core.schema import FINETUNED, MetricInfo, Select
+from ...core.schema import FINETUNED, MetricInfo, Select, personal_column
 from ...core.units import metrics_of, personal_summary, with_unit, words
 from ..selection import LAST, PER_CLIENT, WORDS
 from .columns import Column, MethodRuns
@@ -103,7 +103,7 @@ def _undefined_on(method: MethodRuns, metric: MetricInfo) -> int:
     if any(mixed):
         return max(one.get("undefined", 0) for one in mixed if one is not None)
     # Without any value there is no summary, but the rows have counted the clients.
-    counted = any(run.last(f"personal_{metric['column']}_after_mix_undefined") for run in method.runs)
+    counted = any(run.last(personal_column(metric, "after_mix_undefined")) for run in method.runs)
     return EVERYBODY if counted else 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...core.checked_json import read_json
 from ...core.errors import DamagedFileError, UserError
 from ...core.files import user_path
-from ...core.schema_parts import SharedColumns
+from ...core.schema import SharedColumns
 from ...core.spec import parameters, parse, spelled
 from ...data import SOURCES
 from ...data.encoding import Columns, Scale
