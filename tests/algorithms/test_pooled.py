@@ -67,7 +67,7 @@ def test_engines_and_shards_agree() -> None:
         assert_close(
             {k: v for k, v in saved.items() if k.startswith("u/")}, {f"u/{k}": v for k, v in now.state.u.items()}
         )
-    assert sum(part.flops for part, _ in results) == expected["flops"]
+    assert sum(part.costs.flops for part, _ in results) == expected["flops"]
 
 
 @pytest.mark.parametrize(
