@@ -1,8 +1,11 @@
 """Without msgspec, as on a machine that only trains: all that needs no file works, and reading one is refused."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+
+from coterie.core.annotations import Meta
 
 WITHOUT = """
 import sys
@@ -26,3 +29,9 @@ else:
 def test_training_needs_no_msgspec(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_limits_of_types_are_pickled() -> None:
+    """A method's function is sent to Ray's workers with its annotations."""
+    for limits in (Meta(ge=0, le=1), Meta(pattern=r"\A[01]*\Z"), Meta(min_length=1)):
+        assert pickle.loads(pickle.dumps(limits)) == limits

@@ -1,17 +1,24 @@
 """What an annotation says: the types, choices and ranges that it allows, as data and in words."""
 
+import copyreg
 import inspect
 import math
 import reprlib
 from collections.abc import Callable as AnyCallable
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from .errors import UserError
 
+LIMITS = ("gt", "ge", "lt", "le", "pattern", "min_length", "max_length")  # of those that Meta has, the ones used here
+
 try:
     from msgspec import Meta as Meta
+
+    # Ray sends the function of a method with its annotations, and msgspec's class has no way to be pickled.
+    copyreg.pickle(Meta, lambda meta: (partial(Meta, **{k: getattr(meta, k) for k in LIMITS}), ()))
 except ImportError:  # training needs no msgspec: types can be imported without it, and reading files asks for it
 
     def Meta(**limits: object) -> Any:  # type: ignore[no-redef]  # noqa: N802
