@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 import plain
 from coterie import __version__
+from coterie.core.memory import retain_freed_memory
 from coterie.core.tensors import Tensors, add
 from coterie.data import Federation
 from coterie.training.prepare import fit
@@ -117,7 +118,8 @@ def repeat_coterie(w: Workload, federation: Federation, side: Side) -> None:
     """Run ``fit`` once, evaluated after the last round only."""
     model = make_model(w, federation)
     asked: dict[str, Any] = {"rounds": w.rounds, "evaluate_every": w.rounds}
-    run = fit(model, federation, make_algorithm(w), seed=SEED, device="cpu", progress=False, **asked)
+    with retain_freed_memory():  # as the commands do; in Python it is the caller's choice
+        run = fit(model, federation, make_algorithm(w), seed=SEED, device="cpu", progress=False, **asked)
     side.rounds.append([row["seconds"] for row in run.history])
     side.engine = run.config["engine"]
     side.test_loss = mean_loss(model, [client.shared for client in run.clients], federation)
