@@ -53,8 +53,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 with retain_freed_memory():
     pass
-faults()  # the first blocks grow the heap
-print(faults())
+print(min(faults() for _ in range(5)))  # the first blocks grow the heap, and others may stand in the way once
 """
 
 
