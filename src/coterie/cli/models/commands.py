@@ -8,6 +8,11 @@ import typer
 from ...core.annotations import MOST
 from ..common.options import DataDir
 
+TrustedCode = Annotated[
+    list[str] | None,
+    typer.Option(help="Code of your own that the run names and may run here: module:function.", show_default="none"),
+]
+
 
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
@@ -21,12 +26,7 @@ def export(
         str, typer.Option(help="Of models of low rank: recovered (ordinary layers) or factorized.")
     ] = "recovered",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
-    trust: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Code of your own that the run names and may run here: module:function.", show_default="none"
-        ),
-    ] = None,
+    trust: TrustedCode = None,
 ) -> None:
     """Write a client's own model into a file that works elsewhere.
 
@@ -81,12 +81,7 @@ def predict(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
-    trust: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Code of your own that the run names and may run here: module:function.", show_default="none"
-        ),
-    ] = None,
+    trust: TrustedCode = None,
 ) -> None:
     """Answer new rows with a trained model: the rows in their order, with a prediction and probabilities behind them.
 

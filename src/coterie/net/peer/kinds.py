@@ -8,6 +8,7 @@ A further kind is one more class here, with a place in the table ``Mailbox.kinds
 sends it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from threading import Condition
@@ -26,35 +27,35 @@ At = tuple[int, int]
 NEVER: At = (-1, -1)
 
 
-class MessageKind:
+class MessageKind(ABC):
     """The messages of one kind that a peer has taken and not used yet. The mailbox holds its lock for every call."""
 
     name: ClassVar[str]
     lasts: ClassVar[bool]  # whether it counts whenever it comes: it is sent until its receiver has it on the disk
 
-    def admit(self, header: Header, round: int) -> None:
+    def admit(self, header: Header, round: int) -> None:  # noqa: B027 - a kind may take every message
         """Refuse a message that is of no use to a peer in this round."""
 
-    def check(self, message: Tensors) -> None:
+    def check(self, message: Tensors) -> None:  # noqa: B027 - and all values
         """Refuse values that no member of this federation has."""
 
+    @abstractmethod
     def take(self, sender: str, at: At, path: Path, message: Tensors) -> None:
         """Keep a message."""
-        raise NotImplementedError
 
     def found(self, sender: str, at: At, path: Path) -> bool:
         """Tell whether to keep a file that an earlier process has left."""
         return False
 
+    @abstractmethod
     def here(self, sender: str, at: At) -> bool:
         """Tell whether a sender's message of an exchange has come."""
-        raise NotImplementedError
 
+    @abstractmethod
     def due(self, wanted: Collection[str], at: At) -> list[tuple[str, Path]]:
         """Return what an exchange uses, by sender."""
-        raise NotImplementedError
 
-    def enter(self, round: int) -> None:
+    def enter(self, round: int) -> None:  # noqa: B027 - and keep nothing by round
         """Begin a round."""
 
     def saved(self) -> list[Path]:
